@@ -1,0 +1,1 @@
+"""Configuration: one pydantic schema, YAML layers and dotted overrides."""

@@ -1,0 +1,70 @@
+"""Every exception Swingshift raises on purpose.
+
+::
+
+    SwingshiftError
+    ├── ConfigError            bad input: names the key, the value and the remedy (also a ValueError)
+    ├── DataError              bad training data or reward function (also a ValueError)
+    ├── ReplicaError           one inference replica misbehaved
+    │   ├── NotAcceptingError  it is going to sleep or asleep: ask another one
+    │   └── ReplicaDiedError   its process is gone or broke its deadline
+    ├── NoReplicaError         nobody can generate, and nobody is about to
+    ├── TrainerError           the train worker failed
+    ├── TransitionError        a lending transition could not be completed or rolled back
+    ├── TooManyFailuresError   more groups failed than the configured rate allows
+    ├── CheckpointError        a checkpoint cannot be written or read
+    └── DeadlockError          nothing is scheduled and somebody still waits (says who, and for what)
+
+The command line turns ``ConfigError`` and ``DataError`` met before training into one line and exit code 2;
+any other ``SwingshiftError`` ends the run with exit code 1 after saving what was trained.
+"""
+
+from __future__ import annotations
+
+
+class SwingshiftError(Exception):
+    """Base class of all errors raised on purpose."""
+
+
+class ConfigError(SwingshiftError, ValueError):
+    """A configuration value is missing, unknown, of the wrong type or contradicts another one."""
+
+
+class DataError(SwingshiftError, ValueError):
+    """Training data or a reward function cannot be used."""
+
+
+class ReplicaError(SwingshiftError):
+    """An inference replica misbehaved."""
+
+
+class NotAcceptingError(ReplicaError):
+    """The replica refuses new requests because it sleeps or is about to."""
+
+
+class ReplicaDiedError(ReplicaError):
+    """The replica's process is gone, or a call to it broke its deadline."""
+
+
+class NoReplicaError(SwingshiftError):
+    """No replica can generate and none is about to become available."""
+
+
+class TrainerError(SwingshiftError):
+    """The train worker failed."""
+
+
+class TransitionError(SwingshiftError):
+    """A lending transition could neither be completed nor rolled back."""
+
+
+class TooManyFailuresError(SwingshiftError):
+    """More sample groups failed than ``async_training.max_failed_ratio`` allows."""
+
+
+class CheckpointError(SwingshiftError):
+    """A checkpoint cannot be written or read."""
+
+
+class DeadlockError(SwingshiftError):
+    """Nothing is scheduled and somebody still waits; the message says who waits for what."""
