@@ -1,8 +1,11 @@
 """The staleness budget of fully-asynchronous training: how many groups may be submitted ahead of the trainer.
 
 Everything is counted in sample groups. ``staleness_samples`` grows by one per submitted group and falls back to
-*in flight + queued* at each weight sync; submission pauses while it has reached ``max_required_samples`` or the
-queue is full. A group that fails gives its share back at once: nobody will ever consume it.
+*in flight + queued* at each weight sync; submission pauses while it has reached ``max_required_samples``. A group
+that fails gives its share back at once: nobody will ever consume it.
+
+Because every group in flight or queued is also counted in ``staleness_samples``, a queue with room for
+``max_required_samples`` groups can never overflow.
 """
 
 from __future__ import annotations
@@ -51,38 +54,22 @@ class StalenessBudget:
 
     max_required_samples: int
     staleness_samples: int = 0
-    num_in_flight: int = 0
-    num_queued: int = 0
 
     @property
     def num_submittable(self) -> int:
         """Groups that may still be submitted before the next reset (concurrency apart)."""
-        by_budget = self.max_required_samples - self.staleness_samples
-        by_queue = self.max_required_samples - self.num_queued - self.num_in_flight
-        return max(0, min(by_budget, by_queue))
+        return max(0, self.max_required_samples - self.staleness_samples)
 
     def submit(self) -> None:
         assert self.num_submittable > 0, "submitted beyond the staleness budget"
         self.staleness_samples += 1
-        self.num_in_flight += 1
 
-    def finish(self) -> None:
-        """A group in flight was queued."""
-        assert self.num_in_flight > 0
-        self.num_in_flight -= 1
-        self.num_queued += 1
-        assert self.num_queued <= self.max_required_samples, "queued beyond capacity"
-
-    def fail(self) -> None:
-        """A group in flight failed for good; its share of the budget is free again."""
-        assert self.num_in_flight > 0 and self.staleness_samples > 0
-        self.num_in_flight -= 1
+    def refund(self) -> None:
+        """A submitted group failed for good; its share of the budget is free again."""
+        assert self.staleness_samples > 0
         self.staleness_samples -= 1
 
-    def consume(self, num_groups: int) -> None:
-        assert 0 <= num_groups <= self.num_queued
-        self.num_queued -= num_groups
-
-    def reset(self) -> None:
-        """At a weight sync: what is outstanding now is what counts against the next cycle."""
-        self.staleness_samples = self.num_in_flight + self.num_queued
+    def reset(self, num_outstanding: int) -> None:
+        """At a weight sync: what is in flight or queued now is what counts against the next cycle."""
+        assert num_outstanding <= self.max_required_samples
+        self.staleness_samples = num_outstanding

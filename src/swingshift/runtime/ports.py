@@ -98,7 +98,7 @@ class TrainWorker(Protocol):
     devices: tuple[str, ...]
 
     async def train(self, groups: Sequence[SampleGroup], version: WeightVersion) -> TrainResult:
-        """One optimizer pass over whole groups with rewards, in mini-batches. ``version``: the trainer's current one."""
+        """One optimizer pass over whole groups with rewards, in mini-batches; ``version`` is the trainer's own."""
 
     async def offload(self) -> None:
         """Free or move what training needs, so that the device can be lent (gradients, optimizer state)."""

@@ -1,0 +1,139 @@
+"""The run directory: checked before anything is written, cleared only of what a run wrote."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from swingshift.config.schema import SwingshiftConfig
+from swingshift.errors import ConfigError
+
+CONFIG_FILE = "config.yaml"
+RUN_FILES = ("metrics.jsonl", "samples.jsonl", "timeline.jsonl", "summary.json", "run.log", "run.png")
+RUN_FOLDERS = ("checkpoints", "init_model")
+
+_RUN_SECTIONS = {"actor_rollout_ref", "async_training", "trainer"}
+_KEY = "trainer.default_local_dir"
+
+
+def run_dir_of(config: SwingshiftConfig) -> Path:
+    return Path(config.trainer.default_local_dir).expanduser()
+
+
+def check_run_dir(config: SwingshiftConfig) -> None:
+    """Raise ConfigError if the run could not use its directory. Writes nothing."""
+    folder = run_dir_of(config)
+    try:
+        _check_resume_path(config, folder)
+        _check_writable(folder)
+        if folder.is_dir():
+            _check_previous_run(config, folder)
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise _unusable(folder, error) from error
+
+
+def prepare_run_dir(config: SwingshiftConfig) -> Path:
+    """Create the run directory, or clear it with ``trainer.overwrite``, and return it.
+
+    Call it when every other check has passed. Raises ConfigError, naming key and remedies, if it holds a
+    previous run that is neither resumed nor overwritten, holds something else, or cannot be written.
+    """
+    check_run_dir(config)
+    folder = run_dir_of(config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass  # A read-only file system shows only when something is written.
+        if config.trainer.overwrite:
+            _clear(folder)
+    except (OSError, ValueError) as error:
+        raise _unusable(folder, error) from error
+    return folder
+
+
+def looks_like_run(folder: Path) -> bool:
+    """True if a run made this folder: it has a run's ``config.yaml``, or nothing but plain files of a run."""
+    if (folder / CONFIG_FILE).is_file():
+        return _is_run_config(folder / CONFIG_FILE)
+    entries = list(folder.iterdir())
+    return bool(entries) and all(entry.name in RUN_FILES and entry.is_file() for entry in entries)
+
+
+def _is_run_config(path: Path) -> bool:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(values, dict) and values.keys() >= _RUN_SECTIONS
+
+
+def _check_writable(folder: Path) -> None:
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise ConfigError(f"{_KEY}={folder}: {existing} is a file, not a directory; choose another directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{_KEY}={folder}: {existing} is not writable; choose another directory")
+
+
+def _check_previous_run(config: SwingshiftConfig, folder: Path) -> None:
+    trainer = config.trainer
+    if not any(folder.iterdir()):
+        return
+    if not looks_like_run(folder):
+        raise ConfigError(
+            f"{_KEY}={folder}: the directory holds files that no run wrote; choose another or an empty one"
+        )
+    if trainer.overwrite or trainer.resume_mode == "auto" or _resumes_within(config, folder):
+        return
+    raise ConfigError(
+        f"{_KEY}={folder}: the directory holds a previous run; set trainer.overwrite=true to replace it or "
+        f"trainer.resume_mode=auto to go on with it, or choose another directory"
+    )
+
+
+def _check_resume_path(config: SwingshiftConfig, folder: Path) -> None:
+    trainer = config.trainer
+    if trainer.resume_mode != "resume_path" or trainer.resume_from_path is None:
+        return
+    if not Path(trainer.resume_from_path).expanduser().is_dir():
+        raise ConfigError(
+            f"trainer.resume_from_path={trainer.resume_from_path}: no such folder; name a checkpoint folder"
+        )
+    if trainer.overwrite and _resumes_within(config, folder):
+        raise ConfigError(
+            f"trainer.overwrite=true: would clear {folder}, which holds the checkpoint "
+            f"trainer.resume_from_path={trainer.resume_from_path}; leave it out or choose another {_KEY}"
+        )
+
+
+def _resumes_within(config: SwingshiftConfig, folder: Path) -> bool:
+    trainer = config.trainer
+    if trainer.resume_mode != "resume_path" or trainer.resume_from_path is None:
+        return False
+    return Path(trainer.resume_from_path).expanduser().resolve().is_relative_to(folder.resolve())
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run wrote and nothing else.
+
+    The mark of a run goes last, so that a clearing that was broken off can be repeated.
+    """
+    for name in (*RUN_FOLDERS, *RUN_FILES, CONFIG_FILE):
+        entry = folder / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _unusable(folder: Path, error: Exception) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigError(f"{_KEY}={str(folder)!r}: cannot be used ({reason}); choose another directory")

@@ -1,0 +1,131 @@
+"""Every metric once: name, unit, formula and how a cycle's collections become one value.
+
+Beside every ratio or mean stand the numbers it is computed from. A *trajectory* is one response, a *sample*
+is a sample group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Reduction = Literal["sum", "max", "min", "last", "ratio"]
+"""Over the collections of a cycle. ``ratio``: computed once from summed numerators and denominators.
+``last``: the newest value, for snapshots and for counters that run over the whole training."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    name: str
+    unit: str
+    formula: str
+    reduction: Reduction
+
+
+TRAIN_COMPUTE_KEYS = ("reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+"""Timing keys that count as computing on the trainer's devices."""
+
+TIMINGS = {
+    "step": "the whole collection: giving lent devices back, waiting, training, weight sync, activation; saving not",
+    "gen": "taking groups from the queue, waiting for them included, with the devices not lent",
+    "wait_for_enough_samples": "waiting, with the devices lent, for enough groups to take them back",
+    "reward": "scoring inside the trainer's turn",
+    "old_log_prob": "log-probs under the policy before the update",
+    "ref": "log-probs under the reference policy",
+    "values": "critic values",
+    "adv": "advantages",
+    "update_critic": "critic optimizer pass",
+    "update_actor": "actor optimizer pass",
+    "param_sync": "moving weights into standalone replicas",
+    "activate": "lending the devices, the weights of hybrid replicas included",
+    "deactivate": "taking the devices back",
+    "rebalance": "redistributing requests in flight",
+    "save": "writing checkpoints",
+}
+
+_TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
+    ("training/global_step", "weight versions",
+     "the trainer's weight version at the end of the cycle", "last"),
+    ("training/time_s", "s", "control clock at the end of the cycle, the clock of the timeline", "last"),
+    ("dynamic_resource/train_resource_utilization", "fraction",
+     "train_compute_time_s / train_allocated_time_s", "ratio"),
+    ("dynamic_resource/train_compute_time_s", "s", "timings " + " + ".join(TRAIN_COMPUTE_KEYS), "sum"),
+    ("dynamic_resource/train_allocated_time_s", "s", "turns: asking for groups … weight sync, activation", "sum"),
+    ("dynamic_resource/rollout_resource_utilization", "fraction",
+     "rollout_busy_capacity_s / rollout_capacity_s", "ratio"),
+    ("dynamic_resource/rollout_busy_capacity_s", "sample·s",
+     "Σ dt·min(capacity, active) between syncs", "sum"),
+    ("dynamic_resource/rollout_capacity_s", "sample·s", "Σ dt·capacity between syncs", "sum"),
+    ("dynamic_resource/resource_utilization", "fraction",
+     "((1 − x)·a·train + (x·a + b)·rollout) / (a + b); a, b: hybrid and standalone devices", "ratio"),
+    ("dynamic_resource/hybrid_rollout_fraction", "fraction",
+     "x = clip(timing wait_for_enough_samples / timing step, 0, 1)", "ratio"),
+    ("dynamic_resource/num_hybrid_devices", "devices", "a: the trainer's devices", "last"),
+    ("dynamic_resource/num_standalone_devices", "devices", "b: dedicated rollout devices", "last"),
+    ("dynamic_resource/mq_size", "samples", "groups in the queue after the collection", "last"),
+    ("dynamic_resource/deactivate_ratio", "fraction",
+     "the policy's ratio after the cycle; 0 if none", "last"),
+    ("dynamic_resource/num_activations", "count", "activations in the cycle", "sum"),
+    ("dynamic_resource/num_deactivations", "count", "deactivations in the cycle", "sum"),
+    ("dynamic_resource/activate_s", "s", "duration of the last activation, hybrid weights included", "last"),
+    ("dynamic_resource/deactivate_s", "s", "duration of the last deactivation", "last"),
+    ("dynamic_resource/switch_cost_s", "s", "the last activation plus the deactivation after it", "last"),
+    ("fully_async/trainer/idle_ratio", "fraction", "timing gen / timing step", "ratio"),
+    ("fully_async/trainer/step_consumed_samples", "samples", "groups trained on", "sum"),
+    ("fully_async/trainer/step_consumed_trajectories", "trajectories", "responses trained on", "sum"),
+    ("fully_async/rollouter/idle_ratio", "fraction",
+     "1 − active_time_s / version_time_s, over all pauses", "ratio"),
+    ("fully_async/rollouter/active_time_s", "s", "version_time_s minus all pauses of submission", "sum"),
+    ("fully_async/rollouter/version_time_s", "s", "between two weight syncs", "sum"),
+    ("fully_async/rollouter/step_generated_samples", "samples",
+     "groups finished between two weight syncs", "sum"),
+    ("fully_async/total_wait_time_s", "s", "collections waited for groups, devices lent or not", "sum"),
+    ("fully_async/total_wait_samples", "samples",
+     "Σ max(0, required − queued at the start of a collection)", "sum"),
+    ("fully_async/count/total_generated_samples", "samples", "groups finished since training began", "last"),
+    ("fully_async/count/total_consumed_samples", "samples", "groups trained on since training began", "last"),
+    ("fully_async/count/staleness_samples", "samples", "in flight + queued, after the sync's reset", "last"),
+    ("fully_async/count/stale_samples_processed", "samples",
+     "groups with weight version − min version > 0 trained on since training began", "last"),
+    ("fully_async/count/stale_trajectory_processed", "trajectories",
+     "responses with weight version − min version > 0 trained on since training began", "last"),
+    ("fully_async/count/dropped_samples", "samples", "groups evicted untrained since training began", "last"),
+    ("fully_async/count/failed_samples", "samples",
+     "groups given up after retries since training began", "last"),
+    ("fully_async/partial/total_partial_num", "trajectories",
+     "responses with tokens of several versions", "sum"),
+    ("fully_async/partial/partial_ratio", "fraction",
+     "total_partial_num / step_consumed_trajectories", "ratio"),
+    ("fully_async/partial/max_partial_span", "weight versions",
+     "max over responses of max − min version", "max"),
+    ("fully_async/staleness/mean", "weight versions",
+     "Σ (weight version − min version) / step_consumed_trajectories", "ratio"),
+    ("fully_async/staleness/max", "weight versions",
+     "max over responses of weight version − min version", "max"),
+    ("perf/tokens", "tokens", "response tokens trained on", "sum"),
+    ("perf/tokens_per_s", "tokens/s", "tokens / timing step", "ratio"),
+    ("perf/throughput", "tokens/s/device", "tokens / (timing step · (a + b))", "ratio"),
+    ("perf/num_reprefilled_tokens", "tokens", "computed again because a response moved or resumed", "sum"),
+    ("critic/rewards/mean", "reward", "Σ reward / step_consumed_trajectories", "ratio"),
+    ("critic/rewards/max", "reward", "max over responses", "max"),
+    ("critic/rewards/min", "reward", "min over responses", "min"),
+    ("response_length/mean", "tokens", "tokens / step_consumed_trajectories", "ratio"),
+    ("response_length/max", "tokens", "max over responses", "max"),
+    ("response_length/num_clipped", "trajectories", "responses ended by the length limit", "sum"),
+    ("response_length/clip_ratio", "fraction", "num_clipped / step_consumed_trajectories", "ratio"),
+)  # fmt: skip
+
+METRICS: dict[str, MetricDefinition] = {
+    **{name: MetricDefinition(name, unit, formula, red) for name, unit, formula, red in _TABLE},
+    **{f"timing_s/{key}": MetricDefinition(f"timing_s/{key}", "s", text, "sum") for key, text in TIMINGS.items()},
+}
+
+WORKER_PREFIXES = ("actor/", "val/")
+"""Names under these come from train workers and validation, which define them."""
+
+
+def check_row(row: Mapping[str, float]) -> None:
+    """Assert that every name of a row is defined here or comes from a worker."""
+    unknown = [name for name in row if name not in METRICS and not name.startswith(WORKER_PREFIXES)]
+    assert not unknown, f"metrics without a definition: {unknown}"

@@ -1,0 +1,159 @@
+"""Checkpoints: all control state as JSON beside the trainer's own files, written whole or not at all.
+
+A checkpoint is a folder ``global_step_N``. It is written under a temporary name, flushed to disk and renamed, so
+a folder with that name is complete. No pickle: the trainer writes safetensors and JSON, this module JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup
+from swingshift.errors import CheckpointError
+from swingshift.runtime.ports import TrainWorker
+
+PREFIX = "global_step_"
+STATE_FILE = "state.json"
+FORMAT = 1
+
+
+def prompt_to_json(prompt: Prompt) -> dict[str, Any]:
+    return {"uid": prompt.uid, "token_ids": list(prompt.token_ids), "data": dict(prompt.data)}
+
+
+def prompt_from_json(value: Mapping[str, Any]) -> Prompt:
+    return Prompt(value["uid"], tuple(value["token_ids"]), value["data"])
+
+
+def group_to_json(group: SampleGroup) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "prompt": prompt_to_json(group.prompt),
+        "submit_version": group.submit_version,
+        "submit_time": group.submit_time,
+        "finish_time": group.finish_time,
+        "samples": [_sample_to_json(s) for s in group.samples],
+    }
+
+
+def group_from_json(value: Mapping[str, Any]) -> SampleGroup:
+    return SampleGroup(
+        group_id=value["group_id"],
+        prompt=prompt_from_json(value["prompt"]),
+        samples=tuple(_sample_from_json(s) for s in value["samples"]),
+        submit_version=value["submit_version"],
+        submit_time=value["submit_time"],
+        finish_time=value["finish_time"],
+    )
+
+
+def _sample_to_json(sample: Sample) -> dict[str, Any]:
+    return {
+        "token_ids": list(sample.token_ids),
+        "log_probs": list(sample.log_probs),
+        "version_spans": [list(span) for span in sample.version_spans],
+        "finish_reason": sample.finish_reason.value,
+        "num_preemptions": sample.num_preemptions,
+        "num_aborts": sample.num_aborts,
+        "num_reprefilled_tokens": sample.num_reprefilled_tokens,
+        "reward": sample.reward,
+    }
+
+
+def _sample_from_json(value: Mapping[str, Any]) -> Sample:
+    return Sample(
+        token_ids=tuple(value["token_ids"]),
+        log_probs=tuple(value["log_probs"]),
+        version_spans=tuple((version, n) for version, n in value["version_spans"]),
+        finish_reason=FinishReason(value["finish_reason"]),
+        num_preemptions=value["num_preemptions"],
+        num_aborts=value["num_aborts"],
+        num_reprefilled_tokens=value["num_reprefilled_tokens"],
+        reward=value["reward"],
+    )
+
+
+class CheckpointStore:
+    """The checkpoints of one run under ``root``; the newest ``keep`` stay (None: all)."""
+
+    def __init__(self, root: Path, trainer: TrainWorker, keep: int | None = None) -> None:
+        self._root = root
+        self._trainer = trainer
+        self._keep = keep
+
+    async def save(self, step: int, state: Mapping[str, Any]) -> Path:
+        """Write ``global_step_<step>``. Raises CheckpointError; an older checkpoint is never harmed."""
+        target = self._root / f"{PREFIX}{step}"
+        temporary = self._root / f".{PREFIX}{step}.partial"
+        try:
+            await asyncio.to_thread(_make_empty, temporary)
+            await self._trainer.save(temporary)
+            await asyncio.to_thread(_finish, temporary, target, {"format": FORMAT, "step": step, **state})
+            await asyncio.to_thread(self._prune)
+        except OSError as error:
+            raise CheckpointError(f"cannot write the checkpoint {target}: {error}") from error
+        return target
+
+    async def load(self, folder: Path) -> dict[str, Any]:
+        """Restore the trainer from a checkpoint folder and return its control state."""
+        state = await asyncio.to_thread(read_state, folder)
+        await self._trainer.load(folder)
+        return state
+
+    def _prune(self) -> None:
+        if self._keep is not None:
+            for old in list_checkpoints(self._root)[: -self._keep]:
+                shutil.rmtree(old)
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """Complete checkpoints under ``root``, oldest first."""
+    found = []
+    for path in root.glob(f"{PREFIX}*"):
+        number = path.name.removeprefix(PREFIX)
+        if number.isdigit() and (path / STATE_FILE).is_file():
+            found.append((int(number), path))
+    return [path for _, path in sorted(found)]
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The control state of a checkpoint. Raises CheckpointError if it is missing, damaged or from another format."""
+    path = folder / STATE_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a checkpoint of this version of Swingshift (format {FORMAT})")
+    return state
+
+
+def _make_empty(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+
+
+def _finish(temporary: Path, target: Path, state: Mapping[str, Any]) -> None:
+    (temporary / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+    for path in sorted(temporary.rglob("*")):
+        _flush(path)
+    _flush(temporary)
+    if target.exists():
+        shutil.rmtree(target)
+    temporary.rename(target)
+    _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

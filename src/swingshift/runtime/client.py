@@ -1,0 +1,146 @@
+"""Generates whole groups: routes them, keeps what aborted requests had, and continues elsewhere.
+
+One request carries every unfinished response of a group (one remote call, one prefill). An aborted request
+returns the tokens it has; the client re-acquires at once, with each response's budget reduced by what it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from swingshift.core.types import (
+    FinishReason,
+    GenerationRequest,
+    LogProbs,
+    Prompt,
+    Sample,
+    SamplingParams,
+    TokenOutput,
+    Tokens,
+    VersionSpans,
+    join_spans,
+)
+from swingshift.errors import NotAcceptingError, ReplicaDiedError
+from swingshift.runtime.load_balancer import LoadBalancer
+from swingshift.runtime.ports import Replica
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PartialResponse:
+    """A response under way."""
+
+    token_ids: Tokens = ()
+    log_probs: LogProbs = ()
+    version_spans: VersionSpans = ()
+    finish_reason: FinishReason | None = None
+    num_preemptions: int = 0
+    num_aborts: int = 0
+    num_reprefilled_tokens: int = 0
+
+    def append(self, output: TokenOutput, sampling: SamplingParams, keep_partial: bool) -> None:
+        """Take over one output; afterwards ``finish_reason`` is set if the response is finished."""
+        resumed = self.num_aborts > 0
+        if resumed:
+            self.num_reprefilled_tokens += output.num_prefill_tokens
+        self.num_preemptions += output.num_preemptions
+        token_ids = self.token_ids + output.token_ids
+        finish_reason = _finish_reason(token_ids, output.finish_reason, sampling)
+        if finish_reason is FinishReason.ABORT:
+            self.num_aborts += 1
+            if not keep_partial:
+                self.token_ids, self.log_probs, self.version_spans = (), (), ()
+                return
+        spans = join_spans(self.version_spans, output.version_spans)
+        assert all(a[0] <= b[0] for a, b in pairwise(spans)), "weight versions decreased"
+        self.token_ids, self.log_probs, self.version_spans = token_ids, self.log_probs + output.log_probs, spans
+        assert len(self.token_ids) <= sampling.max_tokens, "the token budget was exceeded"
+        if finish_reason is not FinishReason.ABORT:
+            self.finish_reason = finish_reason
+
+    def finished(self) -> Sample:
+        assert self.finish_reason is not None
+        return Sample(
+            token_ids=self.token_ids,
+            log_probs=self.log_probs,
+            version_spans=self.version_spans,
+            finish_reason=self.finish_reason,
+            num_preemptions=self.num_preemptions,
+            num_aborts=self.num_aborts,
+            num_reprefilled_tokens=self.num_reprefilled_tokens,
+        )
+
+
+def _finish_reason(token_ids: Tokens, reported: FinishReason, sampling: SamplingParams) -> FinishReason:
+    """A stop token at the very end of the budget is a stop; a full budget is a length, even if aborted."""
+    if token_ids and token_ids[-1] in sampling.stop_token_ids:
+        return FinishReason.STOP
+    if len(token_ids) >= sampling.max_tokens:
+        return FinishReason.LENGTH
+    return reported
+
+
+class GenerationClient:
+    """``on_death`` is told of a replica whose process is gone; it has left the balancer by then."""
+
+    def __init__(self, balancer: LoadBalancer, partial_rollout: bool = True) -> None:
+        self._balancer = balancer
+        self._partial_rollout = partial_rollout
+        self.on_death: Callable[[Replica, ReplicaDiedError], None] = lambda replica, error: None
+
+    async def generate(
+        self, request_id: str, prompt: Prompt, num_responses: int, sampling: SamplingParams
+    ) -> tuple[Sample, ...]:
+        """All responses to one prompt, in order. The caller's sampling parameters are never changed.
+
+        Raises NoReplicaError when no replica appears in time, and whatever a replica raises about the request.
+        """
+        responses = [PartialResponse() for _ in range(num_responses)]
+        while unfinished := [r for r in responses if r.finish_reason is None]:
+            request = _request(request_id, prompt, unfinished, sampling)
+            outputs = await self._try(request)
+            if outputs is None:
+                continue
+            assert len(outputs) == len(unfinished), "one output per response"
+            for response, output in zip(unfinished, outputs, strict=True):
+                response.append(output, sampling, self._partial_rollout)
+        return tuple(r.finished() for r in responses)
+
+    async def _try(self, request: GenerationRequest) -> tuple[TokenOutput, ...] | None:
+        """One attempt on one replica; None if that replica refused or died, and another should be asked."""
+        num_tokens = sum(len(request.prompt_ids) + len(p) + b for p, b in _pairs(request))
+        lease, replica = await self._balancer.acquire(request.request_id, num_tokens)
+        try:
+            return await replica.generate(request)
+        except NotAcceptingError:
+            # Routing is cut before a replica is told to refuse, so the refusal was on its way meanwhile.
+            if self._balancer.table.is_alive(lease):
+                raise
+            return None
+        except ReplicaDiedError as error:
+            logger.warning("replica %s died under request %s: %s", replica.id, request.request_id, error)
+            self._balancer.remove((replica,))
+            self.on_death(replica, error)
+            return None
+        finally:
+            self._balancer.release(lease)
+
+
+def _pairs(request: GenerationRequest) -> zip[tuple[Tokens, int]]:
+    return zip(request.prefixes, request.budgets, strict=True)
+
+
+def _request(
+    request_id: str, prompt: Prompt, unfinished: list[PartialResponse], sampling: SamplingParams
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_ids=prompt.token_ids,
+        prefixes=tuple(r.token_ids for r in unfinished),
+        budgets=tuple(sampling.max_tokens - len(r.token_ids) for r in unfinished),
+        sampling=sampling,
+    )

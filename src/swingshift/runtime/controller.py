@@ -1,0 +1,239 @@
+"""DynamicResourceController: performs lending transitions and weight syncs, times them, handles their failures.
+
+It decides nothing. The train loop (one caller, one operation at a time) asks a policy and tells the controller.
+No state flips before its effect happened, and a replica is never routable before it holds current weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from swingshift.core.cost import SwitchCosts
+from swingshift.core.lifecycle import LendingState, advance
+from swingshift.core.types import DeviceState, WeightVersion
+from swingshift.errors import NoReplicaError, ReplicaDiedError, ReplicaError, TransitionError
+from swingshift.runtime.lanes import DeviceLanes
+from swingshift.runtime.load_balancer import LoadBalancer
+from swingshift.runtime.ports import Replica, TrainWorker, WeightSync
+from swingshift.schedule.base import Rebalance
+
+logger = logging.getLogger(__name__)
+
+SLEEP_LEVEL = 2
+
+
+class DynamicResourceController:
+    """``standalone`` replicas start awake without weights, ``hybrid`` ones asleep; nobody is routable yet."""
+
+    def __init__(
+        self,
+        *,
+        standalone: Sequence[Replica],
+        hybrid: Sequence[Replica],
+        balancer: LoadBalancer,
+        trainer: TrainWorker,
+        weight_sync: WeightSync,
+        lanes: DeviceLanes,
+        now: Callable[[], float],
+        call_timeout_s: float = 600.0,
+        release_kv_cache: bool = True,
+    ) -> None:
+        self.state = LendingState.STANDALONE_ONLY
+        self.standalone = list(standalone)
+        self.hybrid = list(hybrid)
+        self.version: WeightVersion = -1
+        self.costs = SwitchCosts()
+        self.failures: list[tuple[str, str]] = []
+        """Replicas taken out, with the reason."""
+        self._balancer = balancer
+        self._trainer = trainer
+        self._weight_sync = weight_sync
+        self._lanes = lanes
+        self._now = now
+        self._timeout_s = call_timeout_s
+        self._release_kv_cache = release_kv_cache
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_hybrid_active(self) -> bool:
+        return self.state is LendingState.HYBRID_ACTIVE
+
+    @property
+    def can_lend(self) -> bool:
+        """Is there a hybrid replica to activate?"""
+        return bool(self.hybrid) and self.state is LendingState.STANDALONE_ONLY
+
+    @property
+    def only_hybrid(self) -> bool:
+        """No standalone replica lives: by configuration, or because the last one died."""
+        return not self.standalone
+
+    def replica_died(self, replica: Replica, error: Exception) -> None:
+        """A call to the replica showed that it is gone. Training goes on without it while anybody is left."""
+        self._retire(replica, error)
+
+    # --- weights ----------------------------------------------------------------------------------------------
+
+    async def sync_weights(self, version: WeightVersion) -> None:
+        """Give every replica that serves the trainer's current weights as ``version``.
+
+        Standalone replicas always; hybrid ones if a policy kept them active. All pause first and are routed to
+        again together, so that waiting requests spread over all of them. Replicas that fail are taken out.
+        """
+        assert version > self.version, "weight versions only grow"
+        active_hybrid = self.hybrid if self.is_hybrid_active else []
+        serving = [*self.standalone, *active_hybrid]
+        devices = [d for replica in serving for d in replica.devices]
+        self._balancer.suspend(serving)
+        with self._lanes.phase(devices, DeviceState.SYNCING):
+            publish = self._bounded(self._weight_sync.publish(version))
+            await asyncio.gather(publish, self._each(serving, self._make_ready))
+            await self._each(self._living(serving), lambda r: self._write_weights(r, version))
+            self.version = version
+            await self._each(self._living(serving), lambda r: r.resume_generation())
+        serving = self._living(serving)
+        newcomers = [r for r in serving if r not in self._balancer.members()]
+        self._balancer.restore(serving)
+        if newcomers:
+            self._balancer.add(newcomers)
+        if not self.standalone and not self.hybrid:
+            raise NoReplicaError(f"no replica is left: {self._why_retired()}")
+
+    async def _make_ready(self, replica: Replica) -> None:
+        await replica.abort()
+        if self._release_kv_cache:
+            await replica.release_kv_cache()
+
+    async def _write_weights(self, replica: Replica, version: WeightVersion) -> None:
+        if replica in self.hybrid:
+            await self._weight_sync.sync_hybrid(replica, version)
+        else:
+            await self._weight_sync.sync_standalone(replica, version)
+        if self._release_kv_cache:
+            await replica.resume_kv_cache()
+
+    # --- lending ----------------------------------------------------------------------------------------------
+
+    async def activate(self) -> bool:
+        """Lend: trainer memory out, weights in, then routing, then requests. False if no replica could be woken.
+
+        Replicas that fail are put back to sleep and taken out; if one cannot even be put to sleep its memory is
+        in doubt and TransitionError ends the run.
+        """
+        self.state = advance(self.state, LendingState.ACTIVATING)
+        started = self._now()
+        with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
+            await self._bounded(self._trainer.offload())
+            failed = await self._try_each(self.hybrid, self._wake)
+            await self._put_back(failed)
+            self._balancer.add(self.hybrid)
+            failed = await self._try_each(self.hybrid, lambda r: r.resume_generation())
+            await self._put_back(failed)
+            if not self.hybrid:
+                await self._bounded(self._trainer.onload())
+                self.state = advance(self.state, LendingState.STANDALONE_ONLY)
+                logger.error("no hybrid replica could be woken; training goes on without lending")
+                return False
+        self.state = advance(self.state, LendingState.HYBRID_ACTIVE)
+        self.costs.activated(self._now() - started)
+        return True
+
+    async def deactivate(self) -> None:
+        """Take back: routing first, then requests, then rollout memory, and only then the trainer's memory."""
+        self.state = advance(self.state, LendingState.DEACTIVATING)
+        started = self._now()
+        with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
+            self._balancer.remove(self.hybrid)
+            failed = await self._try_each(self.hybrid, lambda r: r.abort(refuse=True))
+            failed |= await self._try_each(self._without(failed), lambda r: r.sleep(SLEEP_LEVEL))
+            await self._put_back(failed)
+            await self._bounded(self._trainer.onload())
+        self.state = advance(self.state, LendingState.STANDALONE_ONLY)
+        self.costs.deactivated(self._now() - started)
+
+    async def rebalance(self, kind: Rebalance) -> None:
+        """Redistribute requests in flight. Every replica that was paused is resumed, whatever fails."""
+        table = self._balancer.table
+        routable = self._balancer.routable()
+        if kind is Rebalance.FULL:
+            table.clear_sticky()
+            await self._each(routable, _abort_and_resume)
+            return
+        excess = table.excess()
+        for request_ids in excess.values():
+            table.forget_sticky(request_ids)
+        moving = [r for r in routable if r.id in excess]
+        await self._each(moving, lambda r: r.abort_requests(excess[r.id]))
+
+    async def _wake(self, replica: Replica) -> None:
+        await replica.wake_up(("weights",))
+        await self._weight_sync.sync_hybrid(replica, self.version)
+        await replica.wake_up(("kv_cache",))
+
+    async def _put_back(self, failed: dict[Replica, Exception]) -> None:
+        """Take hybrid replicas that failed a step out; their device must be free of rollout memory afterwards."""
+        for replica, error in failed.items():
+            self._balancer.remove((replica,))
+            try:
+                await self._bounded(replica.abort(refuse=True))
+                await self._bounded(replica.sleep(SLEEP_LEVEL))
+            except (ReplicaError, TimeoutError) as sleep_error:
+                raise TransitionError(
+                    f"{replica.id} failed ({error}) and could not be put to sleep either ({sleep_error}): "
+                    "the trainer's device is not safe to use"
+                ) from error
+            self._retire(replica, error)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    async def _bounded(self, call: Awaitable[object]) -> None:
+        async with asyncio.timeout(self._timeout_s):
+            await call
+
+    async def _try_each(
+        self, replicas: Iterable[Replica], step: Callable[[Replica], Awaitable[object]]
+    ) -> dict[Replica, Exception]:
+        """Run a step on all replicas at once; returns those that failed or broke the deadline."""
+        chosen = list(replicas)
+        results = await asyncio.gather(*(self._bounded(step(r)) for r in chosen), return_exceptions=True)
+        failed: dict[Replica, Exception] = {}
+        for replica, result in zip(chosen, results, strict=True):
+            if isinstance(result, TimeoutError):
+                failed[replica] = ReplicaDiedError(f"no answer within {self._timeout_s:g} s")
+            elif isinstance(result, ReplicaError):
+                failed[replica] = result
+            elif isinstance(result, BaseException):
+                raise result
+        return failed
+
+    async def _each(self, replicas: Iterable[Replica], step: Callable[[Replica], Awaitable[object]]) -> None:
+        """Run a step on all replicas at once; whoever fails is taken out."""
+        for replica, error in (await self._try_each(replicas, step)).items():
+            self._retire(replica, error)
+
+    def _living(self, replicas: Iterable[Replica]) -> list[Replica]:
+        return [r for r in replicas if r in self.standalone or r in self.hybrid]
+
+    def _without(self, failed: dict[Replica, Exception]) -> list[Replica]:
+        return [r for r in self.hybrid if r not in failed]
+
+    def _retire(self, replica: Replica, error: Exception) -> None:
+        for group in (self.standalone, self.hybrid):
+            if replica in group:
+                group.remove(replica)
+                self.failures.append((replica.id, str(error)))
+                logger.error("replica %s is taken out: %s", replica.id, error)
+        self._balancer.remove((replica,))
+
+    def _why_retired(self) -> str:
+        return "; ".join(f"{replica_id}: {reason}" for replica_id, reason in self.failures) or "none was configured"
+
+
+async def _abort_and_resume(replica: Replica) -> None:
+    try:
+        await replica.abort()
+    finally:
+        await replica.resume_generation()

@@ -1,0 +1,1 @@
+"""The virtual world: a virtual-time event loop and ports driven by cost models."""

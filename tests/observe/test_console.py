@@ -1,0 +1,99 @@
+"""The console: a live panel on a terminal, rare lines elsewhere, and nothing lost at the end."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console as RichConsole
+
+from swingshift.observe.console import Console
+
+ROW = {
+    "training/global_step": 3.0,
+    "critic/rewards/mean": 0.4567,
+    "dynamic_resource/mq_size": 12.0,
+    "dynamic_resource/train_resource_utilization": 0.5,
+    "dynamic_resource/rollout_resource_utilization": 0.9,
+    "dynamic_resource/resource_utilization": 0.7,
+    "perf/tokens_per_s": 12345.6,
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain(clock: Clock) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(RichConsole(file=out, width=80), line_interval_s=5.0, now_fn=clock), out
+
+
+def at(cycle: int) -> dict[str, float]:
+    return {**ROW, "training/global_step": float(cycle)}
+
+
+def test_one_line_says_it_all() -> None:
+    console, out = plain(Clock())
+    console.update(ROW, state="HYBRID_ACTIVE", num_cycles=20, decision="lend: 1.2 s > 0.3 s [why]")
+    assert out.getvalue() == (
+        "[0.0 s] cycle 3/20 | reward 0.457 | queue 12 | devices lent | "
+        "utilization 70% (train 50%, rollout 90%) | 12,346 tok/s | lend: 1.2 s > 0.3 s [why]\n"
+    )
+
+
+def test_lines_are_rare_and_the_last_is_never_lost() -> None:
+    clock = Clock()
+    console, out = plain(clock)
+    for cycle in range(1, 10):
+        console.update(at(cycle), state="STANDALONE_ONLY", num_cycles=None, decision="")
+        clock.now += 2.0
+    console.close()
+    console.close()
+    cycles = [line.split("|")[0].split("cycle ")[1].strip() for line in out.getvalue().splitlines()]
+    assert cycles == ["1", "4", "7", "9"]
+    assert "trainer keeps its devices" in out.getvalue()
+
+
+def test_time_left_follows_the_pace_since_the_first_cycle_shown() -> None:
+    clock = Clock()
+    console, out = plain(clock)
+    clock.now = 100.0  # Starting up took long; a resumed run begins at cycle 50.
+    console.update(at(50), state="STANDALONE_ONLY", num_cycles=60, decision="")
+    clock.now = 108.0
+    console.update(at(54), state="STANDALONE_ONLY", num_cycles=60, decision="")
+    first, second = out.getvalue().splitlines()
+    assert "left" not in first
+    assert "| 12.0 s left" in second
+    assert second.startswith("[1:48] cycle 54/60")
+
+
+def test_notes_are_printed_as_they_are() -> None:
+    console, out = plain(Clock())
+    console.note("checkpoint [v3] saved")
+    assert out.getvalue() == "checkpoint [v3] saved\n"
+
+
+def test_an_unknown_state_is_shown_by_its_name() -> None:
+    console, out = plain(Clock())
+    console.update({}, state="resting", num_cycles=None, decision="")
+    assert "| resting |" in out.getvalue()
+
+
+@pytest.mark.parametrize("num_cycles", [20, None])
+def test_a_terminal_gets_a_live_panel(num_cycles: int | None) -> None:
+    out = io.StringIO()
+    console = Console(RichConsole(file=out, width=110, force_terminal=True))
+    console.update(ROW, state="HYBRID_ACTIVE", num_cycles=num_cycles, decision="lend now")
+    console.note("a word in between")
+    console.close()
+    console.close()
+    text = out.getvalue()
+    assert ("cycle 3/20" if num_cycles else "cycle 3") in text
+    for part in ("reward 0.457", "queue 12", "devices lent", "lend now", "a word in between"):
+        assert part in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is back"
