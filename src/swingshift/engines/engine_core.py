@@ -52,7 +52,8 @@ class EngineCore:
     def generate(self, request: GenerationRequest, future: Future[tuple[TokenOutput, ...]]) -> None:
         """Start or hold a request, or raise; ``future`` gets one output per prefix."""
         if self._state is EngineState.ASLEEP or self._refusing:
-            raise NotAcceptingError(f"request {request.request_id}: the engine is {self._describe()}")
+            why = "refusing requests until generation resumes" if self._refusing else "asleep"
+            raise NotAcceptingError(f"request {request.request_id}: the engine is {why}")
         if self._weights.unwritten and self._updating is None:
             raise ReplicaError(
                 f"request {request.request_id}: the weights are undefined since the last sleep; "
@@ -166,7 +167,7 @@ class EngineCore:
             raise ReplicaError(f"sleep level is {level}; use 1 (keep weights in host memory) or 2 (free them)")
         if self.scheduler.num_running or self.scheduler.waiting:
             raise ReplicaError("cannot sleep while requests are in flight: abort them first")
-        self._state = EngineState.ASLEEP
+        self._state, self._refusing = EngineState.ASLEEP, False
         self._abandon_update()
         for job in self.scheduler.remove(lambda _: True):
             self._answers.fail(job, NotAcceptingError(f"request {job.request.request_id}: the engine went to sleep"))
@@ -189,7 +190,6 @@ class EngineCore:
             self._cache.allocate()
         if self._state is EngineState.ASLEEP:
             self._state = EngineState.PAUSED
-            self._refusing = False
 
     def start_weight_update(self, version: WeightVersion) -> None:
         self._require_quiet("update weights")
@@ -282,9 +282,6 @@ class EngineCore:
         self._runner.rows_changed(self.scheduler)
         error = f"request {job.request.request_id}: weights of version {self._version} give logits that are NaN"
         self._answers.fail(job, ReplicaError(error))
-
-    def _describe(self) -> str:
-        return "asleep" if self._state is EngineState.ASLEEP else "refusing requests until generation resumes"
 
     def status(self) -> EngineStatus:
         """A snapshot; read from any thread, so counts may be a step apart."""

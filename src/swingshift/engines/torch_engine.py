@@ -1,8 +1,9 @@
 """The default engine: continuous batching of a Hugging Face causal LM with torch, in a thread of its own.
 
-Python threads take turns every ``sys.getswitchinterval()`` (5 ms). An actor that must answer fast while the
-engine decodes tiny steps should call ``sys.setswitchinterval(1e-3)`` once in its process; the engine, being
-one of several users of the process, leaves that setting alone.
+The engine's thread lets others run at every torch operation, so an event loop beside it answers within a
+fraction of a millisecond. The reverse does not hold: pure Python work in another thread keeps the engine
+waiting for ``sys.getswitchinterval()`` (5 ms) an operation. An actor that does such work should lower it with
+``sys.setswitchinterval``; the setting belongs to the whole process, so the engine leaves it alone.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class CheckpointStore:
     """The checkpoints of one run under ``root``; the newest ``keep`` stay (None: all)."""
 
     def __init__(self, root: Path, trainer: TrainWorker, keep: int | None = None) -> None:
-        self._root = root
+        # Absolute: the trainer's process may have another working directory.
+        self._root = root.absolute()
         self._trainer = trainer
         self._keep = keep
 
@@ -102,6 +103,7 @@ class CheckpointStore:
 
     async def load(self, folder: Path) -> dict[str, Any]:
         """Restore the trainer from a checkpoint folder and return its control state."""
+        folder = await asyncio.to_thread(folder.absolute)
         state = await asyncio.to_thread(read_state, folder)
         await self._trainer.load(folder)
         return state

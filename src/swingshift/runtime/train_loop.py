@@ -81,6 +81,7 @@ class TrainLoop:
         self._groups: list[SampleGroup] = []
         self._stopped = False
         self._decision = ""
+        self._reported_switches = (0, 0)
 
     def stop(self) -> None:
         """Finish the collection under way, then end the run (synced and reported)."""
@@ -107,13 +108,12 @@ class TrainLoop:
         """One sync cycle; False if nothing was left to train on."""
         self._waits = _Waits([], [])
         self._expected = self._rollouter.ledger.num_consumed + self._numbers.step_required_samples
-        activations, deactivations = self._switch_counts()
         for index in range(self._numbers.trigger_parameter_sync_step):
             if self._stopped or not await self._collect(index):
                 break
         if not self._waits.samples:
             return False
-        await self._end_cycle(activations, deactivations)
+        await self._end_cycle()
         return not self._rollouter.is_over
 
     # --- one collection ---------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class TrainLoop:
 
     # --- the end of a cycle -----------------------------------------------------------------------------------
 
-    async def _end_cycle(self, activations: int, deactivations: int) -> None:
+    async def _end_cycle(self) -> None:
         watch = Stopwatch(self._now)
         is_last = self._stopped or self._rollouter.is_over
         self.version += 1
@@ -209,11 +209,11 @@ class TrainLoop:
         rollout = self._rollouter.reset_staleness(self.version)
         self._policy.update_after_step(self.version, self._context())
         self.num_cycles += 1
-        now_activations, now_deactivations = self._switch_counts()
         costs = self._controller.costs
+        counts, self._reported_switches = self._reported_switches, (costs.num_activations, costs.num_deactivations)
         lending = LendingCycle(
-            num_activations=now_activations - activations,
-            num_deactivations=now_deactivations - deactivations,
+            num_activations=costs.num_activations - counts[0],
+            num_deactivations=costs.num_deactivations - counts[1],
             activate_s=costs.last_activate_s,
             deactivate_s=costs.last_deactivate_s,
             switch_cost_s=costs.mean_s() or 0.0,
@@ -247,9 +247,6 @@ class TrainLoop:
             if kind is not None:
                 with watch.time("rebalance"):
                     await self._controller.rebalance(kind)
-
-    def _switch_counts(self) -> tuple[int, int]:
-        return self._controller.costs.num_activations, self._controller.costs.num_deactivations
 
     def _context(self) -> DynamicScheduleContext:
         costs = self._controller.costs

@@ -1,0 +1,1 @@
+"""Real processes on real devices: the only ring that imports Ray."""

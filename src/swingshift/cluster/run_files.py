@@ -1,0 +1,84 @@
+"""Everything a run writes and shows while it goes, behind one object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from swingshift.config.schema import SwingshiftConfig
+from swingshift.core.timeline import DeviceSpan
+from swingshift.core.types import DeviceState
+from swingshift.observe.console import Console
+from swingshift.observe.guard import Guard
+from swingshift.observe.picture import draw_run
+from swingshift.observe.samples import SampleLog
+from swingshift.observe.sinks import FanOut, JsonlSink
+from swingshift.observe.span_log import SpanLog
+from swingshift.observe.summary import RunTotals, render_summary, summarise, write_summary
+from swingshift.runtime.train_loop import CycleReport
+
+logger = logging.getLogger(__name__)
+
+METRICS_FILE = "metrics.jsonl"
+LOG_FILE = "run.log"
+
+
+class RunFiles:
+    """``num_cycles`` is how many the run is expected to have, for the progress bar."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: SwingshiftConfig,
+        decode: Callable[[Sequence[int]], str],
+        num_cycles: int | None,
+    ) -> None:
+        self._folder = folder
+        self._num_cycles = num_cycles
+        self._spans = SpanLog(folder / "timeline.jsonl")
+        self._samples = SampleLog(folder / "samples.jsonl", decode, config.trainer.log_samples_per_cycle)
+        self._sinks = FanOut([JsonlSink(folder / METRICS_FILE)])
+        self._totals = RunTotals.of_file(folder / METRICS_FILE)
+        self._console = Console() if "console" in config.trainer.logger else None
+        self._files_guard = Guard("run files")
+
+    def note(self, text: str) -> None:
+        """One line for the person who watches, and for the log."""
+        logger.info("%s", text)
+        if self._console is not None:
+            self._console.note(text)
+
+    def on_span(self, span: DeviceSpan) -> None:
+        with self._files_guard():
+            self._spans(span)
+
+    async def on_cycle(self, report: CycleReport) -> None:
+        self._totals.add(report.row)
+        self._sinks.log(report.version, report.row)
+        with self._files_guard():
+            self._samples.log(report.version, report.groups)
+            self._spans.flush()
+        if self._console is not None:
+            self._console.update(
+                report.row, state=report.state, num_cycles=self._num_cycles, decision=report.decision
+            )
+
+    def close(
+        self, device_seconds: Mapping[str, Mapping[DeviceState, float]], wall_s: float, exit_reason: str
+    ) -> dict[str, Any]:
+        """Write the summary and the picture, show the table, and return the summary."""
+        self._spans.close()
+        self._samples.close()
+        self._sinks.close()
+        if self._console is not None:
+            self._console.close()
+        summary = summarise(self._totals, device_seconds, wall_s=wall_s, exit_reason=exit_reason)
+        write_summary(self._folder / "summary.json", summary)
+        with Guard("picture")():
+            draw_run(self._folder)
+        if self._console is not None:
+            self._console.rich.print(render_summary(summary))
+            self._console.rich.print(f"everything is in {self._folder}/ (run.png shows who did what when)")
+        return summary
