@@ -51,7 +51,7 @@ def test_all_contradictions_are_listed_sorted():
             ["rollout.total_rollout_steps=24", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"],
             "less than one sync cycle",
         ),
-        ([f"{OPTIM}.lr_warmup_steps=401"], "400 optimizer steps"),
+        ([f"{OPTIM}.lr_warmup_steps=601"], "600 optimizer steps"),
     ],
 )
 def test_warnings(overrides, needle):

@@ -15,6 +15,12 @@ class WarmStartConfig(Section):
     steps: int = Field(default=100, ge=0, description="Supervised steps before reinforcement learning; 0: none.")
     batch_size: PositiveInt = Field(default=128, description="Solved examples per supervised step.")
     lr: float = Field(default=3e-3, gt=0, description="Learning rate of the supervised steps (AdamW).")
+    until_loss: float | None = Field(
+        default=None,
+        gt=0,
+        description="Stop early once the loss per token is below this. A sampled answer of n tokens is then right with "
+        "a probability of about exp(-n × loss), whatever the seed.",
+    )
 
 
 class ModelConfig(Section):

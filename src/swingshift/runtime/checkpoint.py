@@ -93,10 +93,11 @@ class CheckpointStore:
         target = self._root / f"{PREFIX}{step}"
         temporary = self._root / f".{PREFIX}{step}.partial"
         try:
-            await asyncio.to_thread(_make_empty, temporary)
+            await asyncio.to_thread(_tidy, self._root)
+            await asyncio.to_thread(temporary.mkdir, parents=True)
             await self._trainer.save(temporary)
             await asyncio.to_thread(_finish, temporary, target, {"format": FORMAT, "step": step, **state})
-            await asyncio.to_thread(self._prune)
+            await asyncio.to_thread(self._prune, target)
         except OSError as error:
             raise CheckpointError(f"cannot write the checkpoint {target}: {error}") from error
         return target
@@ -108,9 +109,11 @@ class CheckpointStore:
         await self._trainer.load(folder)
         return state
 
-    def _prune(self) -> None:
+    def _prune(self, newest: Path) -> None:
+        """A run resumed from an older step finds later ones in the folder: what was just written stays."""
         if self._keep is not None:
-            for old in list_checkpoints(self._root)[: -self._keep]:
+            others = [c for c in list_checkpoints(self._root) if c != newest]
+            for old in others[: max(0, len(others) - (self._keep - 1))]:
                 shutil.rmtree(old)
 
 
@@ -136,10 +139,16 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def _make_empty(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+def _tidy(root: Path) -> None:
+    """Clear what saves that failed or were interrupted left behind."""
+    for path in root.glob(f".{PREFIX}*.partial"):
+        shutil.rmtree(path)
+    for path in root.glob(f".{PREFIX}*.old"):
+        target = root / path.name.removeprefix(".").removesuffix(".old")
+        if target.exists():
+            shutil.rmtree(path)
+        else:
+            path.rename(target)
 
 
 def _finish(temporary: Path, target: Path, state: Mapping[str, Any]) -> None:
@@ -147,10 +156,12 @@ def _finish(temporary: Path, target: Path, state: Mapping[str, Any]) -> None:
     for path in sorted(temporary.rglob("*")):
         _flush(path)
     _flush(temporary)
+    old = target.with_name(f".{target.name}.old")
     if target.exists():
-        shutil.rmtree(target)
+        target.rename(old)
     temporary.rename(target)
     _flush(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

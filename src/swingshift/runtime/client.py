@@ -6,6 +6,7 @@ returns the tokens it has; the client re-acquires at once, with each response's 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from swingshift.core.types import (
     GenerationRequest,
     LogProbs,
     Prompt,
+    ReplicaId,
     Sample,
     SamplingParams,
     TokenOutput,
@@ -23,7 +25,7 @@ from swingshift.core.types import (
     VersionSpans,
     join_spans,
 )
-from swingshift.errors import NotAcceptingError, ReplicaDiedError
+from swingshift.errors import NotAcceptingError, ReplicaDiedError, ReplicaError
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.ports import Replica
 
@@ -51,7 +53,8 @@ class PartialResponse:
         token_ids = self.token_ids + output.token_ids
         finish_reason = _finish_reason(token_ids, output.finish_reason, sampling)
         if finish_reason is FinishReason.ABORT:
-            self.num_aborts += 1
+            # Aborted before its first token, a response has lost nothing.
+            self.num_aborts += len(token_ids) > 0
             if not keep_partial:
                 self.token_ids, self.log_probs, self.version_spans = (), (), ()
                 return
@@ -90,6 +93,7 @@ class GenerationClient:
     def __init__(self, balancer: LoadBalancer, partial_rollout: bool = True) -> None:
         self._balancer = balancer
         self._partial_rollout = partial_rollout
+        self._calls: dict[ReplicaId, set[asyncio.Timeout]] = {}
         self.on_death: Callable[[Replica, ReplicaDiedError], None] = lambda replica, error: None
 
     async def generate(
@@ -115,7 +119,7 @@ class GenerationClient:
         num_tokens = sum(len(request.prompt_ids) + len(p) + b for p, b in _pairs(request))
         lease, replica = await self._balancer.acquire(request.request_id, num_tokens)
         try:
-            return await replica.generate(request)
+            return await self._call(replica, request)
         except NotAcceptingError:
             # Routing is cut before a replica is told to refuse, so the refusal was on its way meanwhile.
             if self._balancer.table.is_alive(lease):
@@ -126,8 +130,33 @@ class GenerationClient:
             self._balancer.remove((replica,))
             self.on_death(replica, error)
             return None
+        except ReplicaError:
+            # If it is tried again, perhaps another replica can do it.
+            self._balancer.table.forget_sticky((request.request_id,))
+            raise
         finally:
             self._balancer.release(lease)
+
+    async def _call(self, replica: Replica, request: GenerationRequest) -> tuple[TokenOutput, ...] | None:
+        """The replica's answer; None if it was taken out meanwhile."""
+        calls = self._calls.setdefault(replica.id, set())
+        call = asyncio.timeout(None)
+        calls.add(call)
+        try:
+            async with call:
+                return await replica.generate(request)
+        except TimeoutError:
+            if not call.expired():
+                raise
+            return None
+        finally:
+            calls.discard(call)
+
+    def give_up(self, replica: Replica) -> None:
+        """A replica was taken out: whatever still waits for its answer asks another one, with the tokens it had."""
+        now = asyncio.get_running_loop().time()
+        for call in self._calls.pop(replica.id, ()):
+            call.reschedule(now)
 
 
 def _pairs(request: GenerationRequest) -> zip[tuple[Tokens, int]]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from swingshift.core.cost import SwitchCosts
 from swingshift.core.lifecycle import LendingState, advance
 from swingshift.core.types import DeviceState, WeightVersion
-from swingshift.errors import NoReplicaError, ReplicaDiedError, ReplicaError, TransitionError
+from swingshift.errors import NoReplicaError, ReplicaDiedError, ReplicaError, TrainerError, TransitionError
 from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.ports import Replica, TrainWorker, WeightSync
@@ -53,6 +53,8 @@ class DynamicResourceController:
         self._lanes = lanes
         self._now = now
         self._timeout_s = call_timeout_s
+        self._awake_failed: dict[Replica, Exception] = {}
+        """Hybrid replicas taken out while lent: they must sleep before the trainer touches their devices."""
         self._release_kv_cache = release_kv_cache
 
     # --- state ------------------------------------------------------------------------------------------------
@@ -89,11 +91,12 @@ class DynamicResourceController:
         devices = [d for replica in serving for d in replica.devices]
         self._balancer.suspend(serving)
         with self._lanes.phase(devices, DeviceState.SYNCING):
-            publish = self._bounded(self._weight_sync.publish(version))
-            await asyncio.gather(publish, self._each(serving, self._make_ready))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._trainer_call("publish weights", self._weight_sync.publish(version)))
+                tasks.create_task(self._each(serving, self._make_ready))
             await self._each(self._living(serving), lambda r: self._write_weights(r, version))
             self.version = version
-            await self._each(self._living(serving), lambda r: r.resume_generation())
+            await self._each(self._living(serving), self._resume)
         serving = self._living(serving)
         newcomers = [r for r in serving if r not in self._balancer.members()]
         self._balancer.restore(serving)
@@ -103,17 +106,17 @@ class DynamicResourceController:
             raise NoReplicaError(f"no replica is left: {self._why_retired()}")
 
     async def _make_ready(self, replica: Replica) -> None:
-        await replica.abort()
+        await self._bounded(replica.abort())
         if self._release_kv_cache:
-            await replica.release_kv_cache()
+            await self._bounded(replica.release_kv_cache())
 
     async def _write_weights(self, replica: Replica, version: WeightVersion) -> None:
         if replica in self.hybrid:
-            await self._weight_sync.sync_hybrid(replica, version)
+            await self._bounded(self._weight_sync.sync_hybrid(replica, version))
         else:
-            await self._weight_sync.sync_standalone(replica, version)
-        if self._release_kv_cache:
-            await replica.resume_kv_cache()
+            await self._bounded(self._weight_sync.sync_standalone(replica, version))
+        # Also where the cache was kept: prefixes cached under the old weights must be forgotten.
+        await self._bounded(replica.resume_kv_cache())
 
     # --- lending ----------------------------------------------------------------------------------------------
 
@@ -126,14 +129,15 @@ class DynamicResourceController:
         self.state = advance(self.state, LendingState.ACTIVATING)
         started = self._now()
         with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
-            await self._bounded(self._trainer.offload())
+            await self._trainer_call("offload", self._trainer.offload())
             failed = await self._try_each(self.hybrid, self._wake)
             await self._put_back(failed)
             self._balancer.add(self.hybrid)
-            failed = await self._try_each(self.hybrid, lambda r: r.resume_generation())
+            failed = await self._try_each(self.hybrid, self._resume)
             await self._put_back(failed)
             if not self.hybrid:
-                await self._bounded(self._trainer.onload())
+                await self._put_back(self._awake_failed)
+                await self._trainer_call("onload", self._trainer.onload())
                 self.state = advance(self.state, LendingState.STANDALONE_ONLY)
                 logger.error("no hybrid replica could be woken; training goes on without lending")
                 return False
@@ -147,63 +151,108 @@ class DynamicResourceController:
         started = self._now()
         with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
             self._balancer.remove(self.hybrid)
-            failed = await self._try_each(self.hybrid, lambda r: r.abort(refuse=True))
-            failed |= await self._try_each(self._without(failed), lambda r: r.sleep(SLEEP_LEVEL))
-            await self._put_back(failed)
-            await self._bounded(self._trainer.onload())
+            failed = await self._try_each(self.hybrid, self._refuse)
+            failed |= await self._try_each(self._without(failed), self._sleep)
+            await self._put_back(failed | self._awake_failed)
+            await self._trainer_call("onload", self._trainer.onload())
         self.state = advance(self.state, LendingState.STANDALONE_ONLY)
         self.costs.deactivated(self._now() - started)
 
     async def rebalance(self, kind: Rebalance) -> None:
-        """Redistribute requests in flight. Every replica that was paused is resumed, whatever fails."""
+        """Redistribute requests in flight. Every replica that was paused is resumed, whatever fails.
+
+        A replica that cannot abort but goes on serving stays in; one that cannot resume is taken out.
+        """
         table = self._balancer.table
         routable = self._balancer.routable()
         if kind is Rebalance.FULL:
             table.clear_sticky()
-            await self._each(routable, _abort_and_resume)
+            await self._each(routable, self._abort_and_resume)
             return
         excess = table.excess()
         for request_ids in excess.values():
             table.forget_sticky(request_ids)
         moving = [r for r in routable if r.id in excess]
-        await self._each(moving, lambda r: r.abort_requests(excess[r.id]))
+        await self._each(moving, lambda r: self._move_requests(r, excess[r.id]))
+
+    async def _abort_and_resume(self, replica: Replica) -> None:
+        failed: ReplicaError | None = None
+        try:
+            await self._bounded(replica.abort())
+        except ReplicaError as error:
+            failed = error
+        await self._resume(replica)
+        if isinstance(failed, ReplicaDiedError):
+            raise failed
+        if failed is not None:
+            logger.warning("replica %s kept its requests, it could not abort them: %s", replica.id, failed)
+
+    async def _move_requests(self, replica: Replica, request_ids: Sequence[str]) -> None:
+        try:
+            await self._bounded(replica.abort_requests(request_ids))
+        except ReplicaDiedError:
+            raise
+        except ReplicaError as error:
+            logger.warning("replica %s kept its requests, it could not abort them: %s", replica.id, error)
 
     async def _wake(self, replica: Replica) -> None:
-        await replica.wake_up(("weights",))
-        await self._weight_sync.sync_hybrid(replica, self.version)
-        await replica.wake_up(("kv_cache",))
+        await self._bounded(replica.wake_up(("weights",)))
+        await self._bounded(self._weight_sync.sync_hybrid(replica, self.version))
+        await self._bounded(replica.wake_up(("kv_cache",)))
+
+    async def _resume(self, replica: Replica) -> None:
+        await self._bounded(replica.resume_generation())
+
+    async def _refuse(self, replica: Replica) -> None:
+        await self._bounded(replica.abort(refuse=True))
+
+    async def _sleep(self, replica: Replica) -> None:
+        await self._bounded(replica.sleep(SLEEP_LEVEL))
 
     async def _put_back(self, failed: dict[Replica, Exception]) -> None:
         """Take hybrid replicas that failed a step out; their device must be free of rollout memory afterwards."""
-        for replica, error in failed.items():
+        for replica, error in list(failed.items()):
             self._balancer.remove((replica,))
             try:
-                await self._bounded(replica.abort(refuse=True))
-                await self._bounded(replica.sleep(SLEEP_LEVEL))
-            except (ReplicaError, TimeoutError) as sleep_error:
-                raise TransitionError(
-                    f"{replica.id} failed ({error}) and could not be put to sleep either ({sleep_error}): "
-                    "the trainer's device is not safe to use"
-                ) from error
+                await self._refuse(replica)
+                await self._sleep(replica)
+            except _NoAnswerError as late:
+                raise _not_safe(replica, error, late) from error
+            except ReplicaDiedError:
+                logger.info("replica %s is gone, and its memory with it", replica.id)
+            except ReplicaError as sleep_error:
+                raise _not_safe(replica, error, sleep_error) from error
             self._retire(replica, error)
+            self._awake_failed.pop(replica, None)
 
     # --- calls ------------------------------------------------------------------------------------------------
 
     async def _bounded(self, call: Awaitable[object]) -> None:
-        async with asyncio.timeout(self._timeout_s):
-            await call
+        """One call to a replica, within its deadline."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await call
+        except TimeoutError:
+            raise _NoAnswerError(f"no answer within {self._timeout_s:g} s") from None
+
+    async def _trainer_call(self, what: str, call: Awaitable[object]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await call
+        except TimeoutError:
+            raise TrainerError(
+                f"the trainer did not {what} within {self._timeout_s:g} s (async_training.call_timeout_s)"
+            ) from None
 
     async def _try_each(
         self, replicas: Iterable[Replica], step: Callable[[Replica], Awaitable[object]]
     ) -> dict[Replica, Exception]:
-        """Run a step on all replicas at once; returns those that failed or broke the deadline."""
+        """Run a step (of bounded calls) on all replicas at once; returns those that failed it."""
         chosen = list(replicas)
-        results = await asyncio.gather(*(self._bounded(step(r)) for r in chosen), return_exceptions=True)
+        results = await asyncio.gather(*(step(r) for r in chosen), return_exceptions=True)
         failed: dict[Replica, Exception] = {}
         for replica, result in zip(chosen, results, strict=True):
-            if isinstance(result, TimeoutError):
-                failed[replica] = ReplicaDiedError(f"no answer within {self._timeout_s:g} s")
-            elif isinstance(result, ReplicaError):
+            if isinstance(result, ReplicaError):
                 failed[replica] = result
             elif isinstance(result, BaseException):
                 raise result
@@ -223,17 +272,23 @@ class DynamicResourceController:
     def _retire(self, replica: Replica, error: Exception) -> None:
         for group in (self.standalone, self.hybrid):
             if replica in group:
+                if group is self.hybrid and self.state is not LendingState.STANDALONE_ONLY:
+                    self._awake_failed[replica] = error
                 group.remove(replica)
                 self.failures.append((replica.id, str(error)))
                 logger.error("replica %s is taken out: %s", replica.id, error)
-        self._balancer.remove((replica,))
+        self._balancer.retire(replica)
 
     def _why_retired(self) -> str:
         return "; ".join(f"{replica_id}: {reason}" for replica_id, reason in self.failures) or "none was configured"
 
 
-async def _abort_and_resume(replica: Replica) -> None:
-    try:
-        await replica.abort()
-    finally:
-        await replica.resume_generation()
+class _NoAnswerError(ReplicaDiedError):
+    """The deadline passed. Whether the process lives, and what memory it holds, is unknown."""
+
+
+def _not_safe(replica: Replica, error: Exception, sleep_error: Exception) -> TransitionError:
+    return TransitionError(
+        f"{replica.id} failed ({error}) and could not be put to sleep either ({sleep_error}): "
+        "the trainer's device is not safe to use"
+    )

@@ -19,6 +19,9 @@ class DeviceLanes:
         self._now = now
         self._phases: dict[str, list[DeviceState]] = {device: [] for device in devices}
         self._loads: dict[str, int] = dict.fromkeys(self._phases, 0)
+
+    def start(self) -> None:
+        """The run begins: the lanes do too."""
         for device in self._phases:
             self._show(device)
 

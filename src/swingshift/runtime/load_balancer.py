@@ -16,7 +16,7 @@ from swingshift.runtime.signals import Signal, WaitBoard
 
 
 class LoadBalancer:
-    """``on_load(replica, num_inflight)`` and ``on_members()`` tell who else needs to know."""
+    """``on_load(replica, num_inflight)``, ``on_members()`` and ``on_retired(replica)`` tell who else needs to know."""
 
     def __init__(self, table: RoutingTable, board: WaitBoard, wait_timeout_s: float) -> None:
         self.table = table
@@ -25,6 +25,7 @@ class LoadBalancer:
         self._members: dict[ReplicaId, Replica] = {}
         self.on_load: Callable[[Replica, int], None] = lambda replica, num_inflight: None
         self.on_members: Callable[[], None] = lambda: None
+        self.on_retired: Callable[[Replica], None] = lambda replica: None
 
     # --- membership -------------------------------------------------------------------------------------------
 
@@ -43,6 +44,11 @@ class LoadBalancer:
                 self.table.remove(replica.id)
                 self.on_load(replica, 0)
         self._members_changed()
+
+    def retire(self, replica: Replica) -> None:
+        """Remove a replica that failed. Nobody may wait for its answers any longer."""
+        self.remove((replica,))
+        self.on_retired(replica)
 
     def suspend(self, replicas: Iterable[Replica]) -> None:
         """Cut routing, keep membership."""

@@ -23,7 +23,7 @@ from swingshift.core.types import (
 
 
 class Replica(Protocol):
-    """One inference engine group. Verbs as vLLM spells them.
+    """One inference engine group. Verbs as vLLM spells them; calls take effect in the order they were made.
 
     Life: ``asleep`` (refuses requests, holds no KV cache) → ``wake_up`` → ``paused`` (holds new requests back)
     → ``resume_generation`` → ``accepting`` → ``abort``/``sleep`` → ``asleep``.

@@ -96,6 +96,7 @@ class Rollouter:
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
+        self._idle = IdleTimes(self._now())
         self._running[-1] = tasks.create_task(self._feed(), name="rollouter")
         self.capacity_changed()
 

@@ -24,7 +24,6 @@ from swingshift.core.metrics import CycleMetrics
 from swingshift.core.routing import RoutingTable
 from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan, Timeline
-from swingshift.errors import SwingshiftError
 from swingshift.runtime.checkpoint import group_from_json, group_to_json, prompt_from_json, prompt_to_json
 from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.controller import DynamicResourceController
@@ -97,6 +96,8 @@ class Session:
         self._stop_reason: str | None = None
         self._validation: asyncio.Task[None] | None = None
         self._validation_row: dict[str, float] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._saved: tuple[int, ...] = ()
         self._started_s = asyncio.get_running_loop().time()
         self._offset_s = 0.0
         self.board = WaitBoard()
@@ -141,10 +142,11 @@ class Session:
             now=self.now,
             enable_rebalance=settings.enable_rebalance,
             on_cycle=self._cycle_ended,
-            extra_metrics=self._take_validation_row,
+            extra_metrics=self.take_validation_row,
         )
         self.balancer.on_load = lambda replica, load: self.lanes.load_changed(replica.devices, load)
         self.balancer.on_members = self.rollouter.capacity_changed
+        self.balancer.on_retired = self.client.give_up
         self.client.on_death = self.controller.replica_died
         assert len({r.id for r in replicas}) == len(replicas), "replica ids must differ"
 
@@ -160,19 +162,28 @@ class Session:
         self.train_loop.stop()
 
     async def run(self) -> str:
-        """Run to the end; returns ``finished`` or the reason given to ``stop``. Saves before raising."""
+        """Run to the end; returns ``finished`` or the reason given to ``stop``.
+
+        Saves before it raises an error. Being cancelled is no error but a demand to end at once.
+        """
+        self._started_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self.lanes.start()
                 self.rollouter.start(tasks)
                 await self.train_loop.run()
                 await self._finish_validation()
                 self.rollouter.stop()
-                await self._save()
+                if not (self.rollouter.is_over and self._progress() == self._saved):
+                    await self._save()
                 await self.rollouter.cancel()
         except BaseExceptionGroup as group:
-            await self._save_after(group)
-            raise _first_error(group) from group
+            error = _first_error(group)
+            await self._save_after(error)
+            raise error from group
         finally:
+            await self.train_loop.abandon()
             self.timeline.close(self.now())
         return self._stop_reason or "finished"
 
@@ -181,14 +192,15 @@ class Session:
     def state_dict(self) -> dict[str, Any]:
         """All control state, as JSON values, at this moment."""
         ledger = self.rollouter.ledger
+        untrained = self.train_loop.untrained()
         return {
             "version": self.train_loop.version,
             "num_cycles": self.train_loop.num_cycles,
             "time_s": self.now(),
             "next_group_id": self.rollouter.next_group_id,
-            "num_consumed": ledger.num_consumed,
+            "num_consumed": ledger.num_consumed - len(untrained),
             "num_failed": ledger.num_failed,
-            "queued": [group_to_json(g) for g in self.rollouter.queue.peek_all()],
+            "queued": [group_to_json(g) for g in (*untrained, *self.rollouter.queue.peek_all())],
             "pending": [
                 {"group_id": p.group_id, "prompt": prompt_to_json(p.prompt)} for p in self.rollouter.pending()
             ],
@@ -217,15 +229,25 @@ class Session:
 
     async def _save(self) -> None:
         if self._ports.saver is not None:
+            progress = self._progress()
             await self._ports.saver.save(self.train_loop.version, self.state_dict())
+            self._saved = progress
 
-    async def _save_after(self, group: BaseExceptionGroup[BaseException]) -> None:
+    def _progress(self) -> tuple[int, ...]:
+        """Equal twice: nothing was trained, submitted or given up in between."""
+        ledger = self.rollouter.ledger
+        return (self.train_loop.version, ledger.num_submitted, ledger.num_consumed, ledger.num_failed)
+
+    async def _save_after(self, cause: BaseException) -> None:
         """What was trained is kept even when the run ends with an error, if the trainer still answers."""
+        timeout_s = self._settings.call_timeout_s
+        await self.train_loop.settle(timeout_s)
         try:
-            async with asyncio.timeout(self._settings.call_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await self._save()
-        except (SwingshiftError, OSError, TimeoutError) as error:
-            logger.error("could not save after %r: %s", _first_error(group), error)
+        except Exception as error:  # Whatever it is, it must not hide what ended the run.
+            logger.error("could not save after %r: %r", cause, error)
+            cause.add_note(f"and the state could not be saved: {error!r}")
 
     # --- the end of a cycle -----------------------------------------------------------------------------------
 
@@ -243,17 +265,28 @@ class Session:
         """Validation shares the engines with training and never holds it up; one at a time."""
         if self._ports.validate is None or (self._validation is not None and not self._validation.done()):
             return
-        self._validation = asyncio.ensure_future(self._validate(version))
+        assert self._tasks is not None, "validation before run"
+        self._validation = self._tasks.create_task(self._validate(version), name="validation")
 
     async def _validate(self, version: int) -> None:
         assert self._ports.validate is not None
         self._validation_row = await self._ports.validate(self.client, version)
 
     async def _finish_validation(self) -> None:
-        if self._validation is not None:
-            await self._validation
+        """Wait for a validation under way, with lent devices if nobody else is there to generate."""
+        if self._validation is None or self._validation.done():
+            return
+        alone = self.balancer.num_members == 0
+        lent = alone and self.controller.can_lend and self._stop_reason is None and await self.controller.activate()
+        if self._stop_reason is not None or (alone and not lent):
+            logger.warning("the validation under way is given up")
+            self._validation.cancel()
+        await asyncio.wait([self._validation])
+        if lent:
+            await self.controller.deactivate()
 
-    def _take_validation_row(self) -> dict[str, float]:
+    def take_validation_row(self) -> dict[str, float]:
+        """Metrics of validations that ended since the last cycle was reported (or this was called)."""
         row, self._validation_row = self._validation_row, {}
         return row
 

@@ -78,6 +78,10 @@ class Signal:
                     future: asyncio.Future[None] = loop.create_future()
                     self._waiters[key] = (predicate, future)
                     await future
+        except TimeoutError:
+            # The deadline may fall on the very moment of the wake-up.
+            if not predicate():
+                raise
         finally:
             self._waiters.pop(key, None)
             self._board.leave(board_key)

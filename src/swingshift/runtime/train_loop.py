@@ -7,6 +7,7 @@ staleness budget, let the policy learn, report.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class TrainLoop:
         self._groups: list[SampleGroup] = []
         self._stopped = False
         self._decision = ""
+        self._training: tuple[list[SampleGroup], asyncio.Future[TrainResult]] | None = None
         self._reported_switches = (0, 0)
 
     def stop(self) -> None:
@@ -101,7 +103,7 @@ class TrainLoop:
         self._expected = self._rollouter.ledger.num_consumed
         await self._controller.sync_weights(self.version)
         self._rollouter.version = self.version
-        if self._wants_lending():
+        if not self._stopped and self._wants_lending():
             await self._lend()
 
     async def _cycle(self) -> bool:
@@ -168,8 +170,7 @@ class TrainLoop:
     async def _obtain(self, index: int) -> list[SampleGroup]:
         """The next collection's groups; fewer than required only at the end of the run."""
         required = self._numbers.required_samples
-        outcome = await self._rollouter.wait_buffered(required, who=WHO)
-        if outcome is Buffered.NO_REPLICA:
+        while await self._rollouter.wait_buffered(required, who=WHO) is Buffered.NO_REPLICA:
             remaining = required * (self._numbers.trigger_parameter_sync_step - index)
             await self._generate_alone(remaining)
         if self._stopped:
@@ -189,8 +190,35 @@ class TrainLoop:
             raise NoReplicaError("no standalone replica is left and no hybrid one could be woken")
 
     async def _train(self, groups: list[SampleGroup]) -> TrainResult:
+        """An optimizer pass cannot be taken back: if this task is cancelled the call goes on, see ``settle``."""
         with self._lanes.phase(self._trainer.devices, DeviceState.TRAIN):
-            return await self._trainer.train(groups, self.version)
+            call = asyncio.ensure_future(self._trainer.train(groups, self.version))
+            self._training = (groups, call)
+            result = await asyncio.shield(call)
+            self._training = None
+            return result
+
+    def untrained(self) -> list[SampleGroup]:
+        """Groups taken from the queue whose training has not succeeded (yet)."""
+        if self._training is None:
+            return []
+        groups, call = self._training
+        succeeded = call.done() and not call.cancelled() and call.exception() is None
+        return [] if succeeded else list(groups)
+
+    async def settle(self, timeout_s: float) -> None:
+        """After an error elsewhere: let training under way finish, so that it is known what was trained."""
+        if self._training is not None:
+            await asyncio.wait([self._training[1]], timeout=timeout_s)
+            num_untrained = len(self.untrained())
+            if num_untrained:
+                logger.error("the training of %d groups did not succeed; they count as not consumed", num_untrained)
+
+    async def abandon(self) -> None:
+        """Leave no call behind."""
+        if self._training is not None and not self._training[1].done():
+            self._training[1].cancel()
+            await asyncio.wait([self._training[1]])
 
     # --- the end of a cycle -----------------------------------------------------------------------------------
 
@@ -202,7 +230,7 @@ class TrainLoop:
             lend = not is_last and self._wants_lending()
             with watch.time("param_sync"), self._lanes.phase(self._trainer.devices, DeviceState.SYNCING):
                 await self._controller.sync_weights(self.version)
-            if lend:
+            if lend and not self._stopped:
                 await self._lend(watch)
         self.metrics.add_timings(watch.seconds)
         self.metrics.add_allocated(watch.seconds["step"])
@@ -216,7 +244,7 @@ class TrainLoop:
             num_deactivations=costs.num_deactivations - counts[1],
             activate_s=costs.last_activate_s,
             deactivate_s=costs.last_deactivate_s,
-            switch_cost_s=costs.mean_s() or 0.0,
+            switch_cost_s=costs.round_trips_s[-1] if costs.round_trips_s else 0.0,
             deactivate_ratio=float(getattr(self._policy, "deactivate_ratio", 0.0)),
         )
         row = self.metrics.row(

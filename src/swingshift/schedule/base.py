@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from swingshift.errors import ConfigError
@@ -131,7 +131,7 @@ def find_policy(name: str) -> type[DynamicSchedulePolicyBase]:
         return _REGISTRY[name]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
-            return _checked(name, point.load())
+            return _checked(name, _load(point))
     if ":" in name:
         return _checked(name, _import(name))
     near = get_close_matches(name, available_policies(), n=1)
@@ -154,8 +154,15 @@ def _import(name: str) -> object:
     module_name, _, class_name = name.partition(":")
     try:
         return getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{CONFIG_KEY}: cannot import {name!r}: {error}") from error
+
+
+def _load(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{CONFIG_KEY}: cannot load the entry point {point.name!r}: {error}") from error
 
 
 def _checked(name: str, found: object) -> type[DynamicSchedulePolicyBase]:

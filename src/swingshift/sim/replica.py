@@ -11,6 +11,7 @@ how much is left, and any lost, doubled or reordered token shows.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ from swingshift.errors import NotAcceptingError, ReplicaDiedError
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
 
-# Progress is kept in float tokens; a response is done when it is this close to its end.
+# Progress is kept in float tokens; a response is done when it is this close to its end, or closer than the clock
+# can tell (late in a long run).
 _EPSILON = 1e-6
 
 
@@ -149,7 +151,8 @@ class SimReplica:
             response.prefill_s -= used_s
             response.done = min(response.done + (elapsed_s - used_s) / step_s, response.done + response.left)
             self._span(response)
-        for response in [r for r in self._batch if r.left <= _EPSILON and r.prefill_s <= 0]:
+        near = max(_EPSILON, 4 * math.ulp(now) / step_s)
+        for response in [r for r in self._batch if r.left <= near and r.prefill_s <= 0]:
             response.done = float(response.length - len(response.prefix))
             self._span(response)
             self._finish(response, self._reason(response))
@@ -223,7 +226,7 @@ class SimReplica:
     async def abort(self, *, refuse: bool = False) -> int:
         await self._called("abort")
         self.is_refusing = self.is_refusing or refuse
-        await asyncio.sleep(self.cost.abort_s)
+        await self._work(self.cost.abort_s)
         num_aborted = self._abort(list(self._requests))
         self.is_accepting = False
         self._schedule()
@@ -231,7 +234,7 @@ class SimReplica:
 
     async def abort_requests(self, request_ids: Sequence[str]) -> int:
         await self._called("abort_requests")
-        await asyncio.sleep(self.cost.abort_s)
+        await self._work(self.cost.abort_s)
         return self._abort([r for r in request_ids if r in self._requests])
 
     def _abort(self, request_ids: list[str]) -> int:
@@ -258,12 +261,12 @@ class SimReplica:
     async def release_kv_cache(self) -> None:
         await self._called("release_kv_cache")
         assert not self._batch, f"{self.id} released its KV cache under a running request"
-        await asyncio.sleep(self.cost.kv_cache_s)
+        await self._work(self.cost.kv_cache_s)
         self.has_kv_cache = False
 
     async def resume_kv_cache(self) -> None:
         await self._called("resume_kv_cache")
-        await asyncio.sleep(self.cost.kv_cache_s)
+        await self._work(self.cost.kv_cache_s)
         self.has_kv_cache = True
 
     async def sleep(self, level: int = 2) -> None:
@@ -274,13 +277,13 @@ class SimReplica:
         for running in list(self._requests.values()):
             running.future.set_exception(NotAcceptingError(f"{self.id} went to sleep"))
             self._drop(running)
-        await asyncio.sleep(self.cost.sleep_s)
+        await self._work(self.cost.sleep_s)
         self.has_kv_cache = self.has_weights = False
         self.device.rollout_awake = False
 
     async def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
         await self._called("wake_up")
-        await asyncio.sleep(self.cost.wake_s)
+        await self._work(self.cost.wake_s)
         self.device.rollout_awake = True
         if "kv_cache" in tags:
             # Awake and paused: requests that arrive now are held until generation resumes.
@@ -289,14 +292,16 @@ class SimReplica:
 
     def write_weights(self, version: WeightVersion) -> None:
         """Called by the simulated weight sync."""
+        self._check_alive()
         assert not self._batch, f"weights of {self.id} were written under a running request"
         assert version >= self.version, "weight versions only grow"
         self.version = version
         self.has_weights = True
 
     def die(self) -> None:
-        """The process is gone: every call fails from now on."""
+        """The process is gone, and its memory with it: every call fails from now on."""
         self.is_dead = True
+        self.device.rollout_awake = False
         self._schedule()
         for running in list(self._requests.values()):
             if not running.future.done():
@@ -306,8 +311,18 @@ class SimReplica:
         self._waiting.clear()
 
     async def _called(self, verb: str) -> None:
+        self._check_alive()
+        try:
+            await self._faults(self.id, verb)
+        except ReplicaDiedError:
+            self.die()
+            raise
+        self._check_alive()
+
+    async def _work(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._check_alive()
+
+    def _check_alive(self) -> None:
         if self.is_dead:
             raise ReplicaDiedError(f"{self.id} is dead")
-        await self._faults(self.id, verb)
-        if self.is_dead:
-            raise ReplicaDiedError(f"{self.id} died")

@@ -48,9 +48,11 @@ class SimTrainer:
         num_tokens = sum(g.num_tokens for g in groups)
         cost = self.cost
         seconds = cost.base_s + cost.per_token_s * num_tokens + cost.per_group_s * len(groups)
-        await asyncio.sleep(seconds)
-        for device in self.sim_devices:
-            device.is_training = False
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            for device in self.sim_devices:
+                device.is_training = False
         self.trained.extend(g.group_id for g in groups)
         self.num_optimizer_steps += 1
         return TrainResult(timings_s={"update_actor": seconds})

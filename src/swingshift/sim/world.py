@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan
 from swingshift.core.types import ReplicaKind, SamplingParams
+from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.rollouter import RolloutSettings
 from swingshift.runtime.session import Ports, Saver, Session, SessionSettings
 from swingshift.runtime.train_loop import CycleReport
@@ -43,15 +44,19 @@ class WorldConfig:
     replica_cost: ReplicaCost = ReplicaCost()
     trainer_cost: TrainerCost = TrainerCost()
     reward: SimReward = SimReward()
+    max_sample_retries: int = 2
     max_failed_ratio: float = 0.1
     enable_rebalance: bool = True
     partial_rollout: bool = True
     routing: str = "least_inflight"
+    release_kv_cache: bool = True
     save_freq: int = -1
+    test_freq: int = -1
     call_timeout_s: float = 600.0
     replica_wait_timeout_s: float = 3600.0
     faults: FaultHook = no_faults
     saver: Saver | None = None
+    validate: Callable[[GenerationClient, int], Awaitable[dict[str, float]]] | None = None
     policy_object: DynamicSchedulePolicyBase | None = None
 
     @property
@@ -109,6 +114,7 @@ def build_world(config: WorldConfig) -> World:
         prompts=SimPrompts(config.num_prompts),
         reward=config.reward,
         saver=config.saver,
+        validate=config.validate,
     )
 
     async def on_cycle(report: CycleReport) -> None:
@@ -127,12 +133,15 @@ def _settings(config: WorldConfig) -> SessionSettings:
         rollout=RolloutSettings(
             num_responses=config.num_responses,
             sampling=SamplingParams(max_tokens=config.max_tokens),
+            max_sample_retries=config.max_sample_retries,
             max_failed_ratio=config.max_failed_ratio,
         ),
         enable_rebalance=config.enable_rebalance,
         partial_rollout=config.partial_rollout,
         routing=config.routing,
+        release_kv_cache=config.release_kv_cache,
         save_freq=config.save_freq,
+        test_freq=config.test_freq,
         call_timeout_s=config.call_timeout_s,
         replica_wait_timeout_s=config.replica_wait_timeout_s,
     )

@@ -42,10 +42,11 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class SortDigits:
-    """``52814>`` → ``12458``."""
+    """``52814>`` → ``12458``. Repeated digits (``unique=False``) make it much harder to learn."""
 
     min_digits: int = 4
     max_digits: int = 8
+    unique: bool = True
 
     def __post_init__(self) -> None:
         _require(2 <= self.min_digits <= 40, "min_digits", self.min_digits, "use 2 to 40")
@@ -55,6 +56,7 @@ class SortDigits:
             self.max_digits,
             f"use {self.min_digits} (min_digits) to 40",
         )
+        _require(not self.unique or self.max_digits <= 10, "max_digits", self.max_digits, "there are 10 unique digits")
 
     @property
     def reward_name(self) -> str:
@@ -68,7 +70,8 @@ class SortDigits:
 
     def _example(self, rng: random.Random) -> Example:
         length = rng.randint(self.min_digits, self.max_digits)
-        digits = "".join(rng.choices("0123456789", k=length))
+        draw = rng.sample if self.unique else rng.choices
+        digits = "".join(draw("0123456789", k=length))
         answer = "".join(sorted(digits))
         return {"prompt": f"{digits}>", "answer": answer, "solution": answer}
 

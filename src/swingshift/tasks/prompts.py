@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -130,8 +131,7 @@ class DatasetPromptSource:
     """Prompts in a fixed order, each epoch a permutation of the rows. Implements ``PromptSource``.
 
     The order depends only on ``seed`` and the number of rows: every process and every resume sees the same.
-    ``limit`` (``rollout.total_rollout_steps``) is the number of prompts in all and, when given, wins over
-    ``epochs``: beyond the rows it keeps going round.
+    It ends after ``epochs``, or after ``limit`` prompts (``rollout.total_rollout_steps``) if that comes first.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class DatasetPromptSource:
         self._prompts = tuple(prompts)
         self._shuffle = shuffle
         self._seed = seed
-        self._total = epochs * len(prompts) if limit is None else limit
+        self._total = min(epochs * len(prompts), limit or sys.maxsize)
         self._cursor = 0
         self._order: tuple[int, Sequence[int]] | None = None
 

@@ -98,6 +98,9 @@ def warm_start(
         optimizer.step()
         if progress is not None:
             progress(step + 1, settings.steps, loss.item())
+        if settings.until_loss is not None and loss.item() < settings.until_loss:
+            logger.info("warm start: loss %.3f after %d steps", loss.item(), step + 1)
+            return
     logger.info("warm start: %d steps of %d examples", settings.steps, settings.batch_size)
 
 
