@@ -59,6 +59,16 @@ def test_warm_start_teaches_the_task(tmp_path):
     assert accuracy(tmp_path / "warm") >= 0.9
 
 
+def test_warm_start_stops_at_its_loss(tmp_path):
+    """Only to give reinforcement something to start from: mastery would leave it nothing to learn."""
+    losses = []
+    early = config(60)
+    early = early.model_copy(update={"warm_start": early.warm_start.model_copy(update={"until_loss": 1.0})})
+    build_tiny_model(tmp_path, CopyDigits(), early, seed=0, progress=lambda i, n, loss: losses.append(loss))
+    assert losses[-1] < 1.0 <= min(losses[:-1])
+    assert len(losses) < 60
+
+
 def test_shape_and_determinism(tmp_path):
     state = torch.get_rng_state()
     for name in ("a", "b"):

@@ -88,9 +88,7 @@ class MicroBatch:
 def responses_of(group: SampleGroup, advantages: Sequence[float]) -> list[TrainResponse]:
     """The group's responses that have tokens. Raises TrainerError for an empty prompt."""
     if not group.prompt.token_ids:
-        raise TrainerError(
-            f"group {group.group_id}: its prompt has no tokens, so nothing predicts the first one"
-        )
+        raise TrainerError(f"group {group.group_id}: its prompt has no tokens, so nothing predicts the first one")
     return [
         TrainResponse(s.token_ids, s.log_probs, advantage)
         for s, advantage in zip(group.samples, advantages, strict=True)
@@ -142,9 +140,7 @@ def responses_per_row(prompt_length: int, lengths: Sequence[int], hidden_size: i
     return min([1, *fitting], key=cost)
 
 
-def rows_of(
-    prompt_ids: Tokens, responses: Sequence[TrainResponse], per_row: int, max_tokens: int
-) -> list[Row]:
+def rows_of(prompt_ids: Tokens, responses: Sequence[TrainResponse], per_row: int, max_tokens: int) -> list[Row]:
     """Fill rows with up to ``per_row`` responses, as evenly as can be, and up to ``max_tokens`` tokens."""
     per_row = math.ceil(len(responses) / math.ceil(len(responses) / per_row))
     rows: list[Row] = []

@@ -124,9 +124,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: truncated or damaged: {error}") from error
 
 
-def _check_match(
-    path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], what: str
-) -> None:
+def _check_match(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], what: str) -> None:
     missing = sorted(expected.keys() - found.keys())
     unknown = sorted(found.keys() - expected.keys())
     if missing or unknown:

@@ -50,9 +50,7 @@ class Share:
     max_tokens: int
 
 
-def train_groups(
-    groups: Sequence[SampleGroup], *, norm_by_std: bool, max_tokens: int
-) -> list[TrainGroup | None]:
+def train_groups(groups: Sequence[SampleGroup], *, norm_by_std: bool, max_tokens: int) -> list[TrainGroup | None]:
     """Every group with its advantages, None without signal.
 
     All checks of the data are here, on all groups and every rank, so that no optimizer step precedes an

@@ -1,10 +1,14 @@
-"""Building the built-in tiny model in a process of its own, while everything else starts up."""
+"""Building the built-in tiny model in a process of its own, while everything else starts up.
+
+``python -m swingshift.training.warm_start FOLDER`` is that process; the configuration comes as JSON on its stdin.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-from multiprocessing.process import BaseProcess
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +18,8 @@ from swingshift.tasks.builtin import Task, get_task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+logger = logging.getLogger(__name__)
 
 TINY = "builtin:tiny"
 _BUILTIN = "builtin:"
@@ -40,8 +46,9 @@ class WarmStart:
 
     def __init__(self, config: SwingshiftConfig, folder: Path) -> None:
         self._config = config
-        self._folder = folder
-        self._process: BaseProcess | None = None
+        self._folder = folder.absolute()
+        self._process: Process | None = None
+        self._errors: asyncio.Task[bytes] | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -49,28 +56,41 @@ class WarmStart:
         built = (self._folder / "config.json").is_file()
         return self._config.actor_rollout_ref.model.path == TINY and not built
 
-    def start(self) -> None:
-        if self.is_needed:
-            context = multiprocessing.get_context("spawn")
-            self._process = context.Process(target=_build, args=(self._config, self._folder), daemon=True)
-            self._process.start()
+    async def start(self) -> None:
+        # Its own session: Ctrl-C must not reach it, since its end is ours to decide.
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "swingshift.training.warm_start", str(self._folder)),
+            stdin=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stderr is not None
+        self._process.stdin.write(self._config.model_dump_json().encode())
+        self._process.stdin.close()
+        self._errors = asyncio.create_task(self._process.stderr.read())
 
     async def model_path(self) -> str:
         """The folder (or hub id) to load the model from, once it is there."""
-        if self._process is not None:
-            await asyncio.to_thread(self._process.join)
-            if self._process.exitcode != 0:
-                raise TrainerError(f"the warm start of {TINY} failed with exit code {self._process.exitcode}")
+        if self._process is not None and self._errors is not None:
+            errors = (await self._errors).decode(errors="replace").strip()
+            code = await self._process.wait()
+            if errors:
+                logger.warning("the warm start said: %s", errors)
+            if code != 0:
+                reason = errors.splitlines()[-1] if errors else f"exit code {code}"
+                raise TrainerError(f"the warm start of {TINY} failed: {reason}")
         path = self._config.actor_rollout_ref.model.path
-        return str(self._folder.resolve()) if path == TINY else path
+        return str(self._folder) if path == TINY else path
 
-    def kill(self) -> None:
-        if self._process is not None and self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+    async def kill(self) -> None:
+        """End it, wherever it is. May be called when it has ended, or was never started."""
+        if self._process is not None and self._errors is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await asyncio.gather(self._process.wait(), self._errors)
 
 
-def _build(config: SwingshiftConfig, folder: Path) -> None:
+def main() -> None:
     import torch
     from transformers.utils import logging as transformers_logging
 
@@ -78,6 +98,7 @@ def _build(config: SwingshiftConfig, folder: Path) -> None:
 
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
+    folder, config = Path(sys.argv[1]), SwingshiftConfig.model_validate_json(sys.stdin.read())
     model_config = config.actor_rollout_ref.model
     if not config.data.train_files[0].startswith(_BUILTIN):
         no_steps = model_config.warm_start.model_copy(update={"steps": 0})
@@ -86,3 +107,7 @@ def _build(config: SwingshiftConfig, folder: Path) -> None:
     building.mkdir(parents=True, exist_ok=True)
     build_tiny_model(building, tiny_task(config), model_config, config.trainer.seed)
     building.rename(folder)
+
+
+if __name__ == "__main__":
+    main()

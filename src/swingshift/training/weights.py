@@ -52,9 +52,7 @@ def weight_manifest(weights: Mapping[str, Tensor]) -> WeightManifest:
     )
 
 
-def pack_weights(
-    weights: Mapping[str, Tensor], out: np.ndarray | None = None
-) -> tuple[np.ndarray, WeightManifest]:
+def pack_weights(weights: Mapping[str, Tensor], out: np.ndarray | None = None) -> tuple[np.ndarray, WeightManifest]:
     """Copy all tensors into one contiguous uint8 buffer [num_bytes] in host memory (``out`` if given)."""
     manifest = weight_manifest(weights)
     buffer = np.empty(manifest.num_bytes, dtype=np.uint8) if out is None else out

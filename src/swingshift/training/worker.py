@@ -116,9 +116,7 @@ class TorchTrainWorker:
         result = metrics.result(groups, num_without_signal=sum(p is None for p in parts))
         return TrainResult(timings_s=dict(timings), metrics=result)
 
-    def _train_mini_batch(
-        self, mini_batch: MiniBatch, timings: dict[str, float], metrics: CollectionMetrics
-    ) -> None:
+    def _train_mini_batch(self, mini_batch: MiniBatch, timings: dict[str, float], metrics: CollectionMetrics) -> None:
         self._optimizer.zero_grad()
         rows = rank_rows(mini_batch, self._actor.loss_agg_mode, self._share)
         for chunk in split_by_tokens(rows, self._share.max_tokens):
@@ -161,9 +159,7 @@ class TorchTrainWorker:
         loss, norm = self._optimizer.loss(), self._optimizer.grad_norm()
         # Checked after the reduction, so that all ranks see it and none waits for another that has failed.
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise TrainerError(
-                f"{label}: loss {loss}, gradient norm {norm}; the weights were not changed by it"
-            )
+            raise TrainerError(f"{label}: loss {loss}, gradient norm {norm}; the weights were not changed by it")
         metrics.add_step(grad_norm=norm, lr=self._optimizer.lr)
         self._optimizer.step(norm, self._actor.grad_clip)
 
