@@ -80,7 +80,7 @@ _TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
     ("fully_async/rollouter/version_time_s", "s", "between two weight syncs", "sum"),
     ("fully_async/rollouter/step_generated_samples", "samples",
      "groups finished between two weight syncs", "sum"),
-    ("fully_async/total_wait_time_s", "s", "collections waited for groups, devices lent or not", "sum"),
+    ("fully_async/total_wait_time_s", "s", "collections waited for groups, with the devices not lent", "sum"),
     ("fully_async/total_wait_samples", "samples",
      "Σ max(0, required − queued at the start of a collection)", "sum"),
     ("fully_async/count/total_generated_samples", "samples", "groups finished since training began", "last"),

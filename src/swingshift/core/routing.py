@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from zlib import crc32
 
 from swingshift.core.types import ReplicaId
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to run one request on one life of a replica."""
 
     replica_id: ReplicaId
@@ -53,7 +53,7 @@ class RoutingTable:
         self._sticky_capacity = sticky_capacity
         self._randbelow = randbelow
         self._lives: dict[ReplicaId, Life] = {}
-        self._buckets: dict[int, OrderedDict[ReplicaId, None]] = {}
+        self._buckets: list[OrderedDict[ReplicaId, None]] = []
         self._least = 0
         self._sticky: OrderedDict[str, tuple[ReplicaId, int]] = OrderedDict()
         self._num_lives = 0
@@ -95,9 +95,9 @@ class RoutingTable:
 
     def release(self, lease: Lease) -> bool:
         """Uncount a request; False if the replica's life that gave the lease is over."""
-        if not self.is_alive(lease) or lease.request_id not in self._lives[lease.replica_id].leases:
+        life = self._lives.get(lease.replica_id)
+        if life is None or life.number != lease.life or lease.request_id not in life.leases:
             return False
-        life = self._lives[lease.replica_id]
         load = len(life.leases)
         del life.leases[lease.request_id]
         life.num_tokens -= lease.num_tokens
@@ -173,20 +173,17 @@ class RoutingTable:
             self._sticky.popitem(last=False)
 
     def _put(self, replica_id: ReplicaId, load: int) -> None:
-        bucket = self._buckets.get(load)
-        if bucket is None:
-            bucket = self._buckets[load] = OrderedDict()
-        bucket[replica_id] = None
+        while load >= len(self._buckets):
+            self._buckets.append(OrderedDict())
+        self._buckets[load][replica_id] = None
         if load < self._least or len(self._lives) == 1:
             self._least = load
 
     def _take(self, replica_id: ReplicaId, load: int) -> None:
-        bucket = self._buckets[load]
-        del bucket[replica_id]
-        if not bucket:
-            del self._buckets[load]
-            if load == self._least and self._buckets:
-                self._least = min(self._buckets)
+        del self._buckets[load][replica_id]
+        last = len(self._buckets) - 1
+        while self._least < last and not self._buckets[self._least]:
+            self._least += 1
 
 
 def _least_inflight(table: RoutingTable, request_id: str) -> ReplicaId:

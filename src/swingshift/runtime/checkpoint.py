@@ -157,11 +157,13 @@ def _finish(temporary: Path, target: Path, state: Mapping[str, Any]) -> None:
         _flush(path)
     _flush(temporary)
     old = target.with_name(f".{target.name}.old")
-    if target.exists():
+    replaces = target.exists()
+    if replaces:
         target.rename(old)
     temporary.rename(target)
     _flush(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    if replaces:
+        shutil.rmtree(old)
 
 
 def _flush(path: Path) -> None:

@@ -16,7 +16,7 @@ from swingshift.runtime.signals import Signal, WaitBoard
 
 
 class LoadBalancer:
-    """``on_load(replica, num_inflight)``, ``on_members()`` and ``on_retired(replica)`` tell who else needs to know."""
+    """``on_load(replica, num_inflight)``, ``on_members()`` and ``on_retired(replica)`` tell who needs to know."""
 
     def __init__(self, table: RoutingTable, board: WaitBoard, wait_timeout_s: float) -> None:
         self.table = table

@@ -103,7 +103,7 @@ class TrainLoop:
         self._expected = self._rollouter.ledger.num_consumed
         await self._controller.sync_weights(self.version)
         self._rollouter.version = self.version
-        if not self._stopped and self._wants_lending():
+        if not self._stopped and not self._rollouter.is_over and self._wants_lending():
             await self._lend()
 
     async def _cycle(self) -> bool:

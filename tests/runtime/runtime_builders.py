@@ -1,0 +1,102 @@
+"""Small things the runtime tests share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from swingshift.errors import DataError
+from swingshift.schedule import DynamicScheduleContext, DynamicSchedulePolicyBase, Rebalance
+from swingshift.sim.replica import ReplicaCost
+from swingshift.sim.trainer import TrainerCost
+from swingshift.sim.world import World, WorldConfig, simulate
+
+FREE = ReplicaCost(step_base_s=0.01, abort_s=0.0, sleep_s=0.0, wake_s=0.0, kv_cache_s=0.0)
+FREE_TRAINER = TrainerCost(per_group_s=0.2, sync_standalone_s=0.0)
+
+
+@dataclass
+class MemorySaver:
+    """Keeps every saved state as the JSON it would be on disk."""
+
+    states: list[tuple[int, str]] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def save(self, step: int, state: Mapping[str, Any]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.states.append((step, json.dumps(state)))
+
+    @property
+    def last(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self.states[-1][1])
+        return state
+
+
+@dataclass
+class ScriptedPolicy(DynamicSchedulePolicyBase):
+    """Answers the same every time; ``wait`` may be larger than what can ever come."""
+
+    deactivate: bool = True
+    wait: int = 4
+    activate: bool = True
+    rebalance: Rebalance | None = None
+    contexts: list[DynamicScheduleContext] = field(default_factory=list)
+
+    def should_deactivate(self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext) -> bool:
+        return self.deactivate
+
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        return self.wait
+
+    def should_activate_after_step(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        return self.activate
+
+    def update_after_step(self, global_steps: int, ctx: DynamicScheduleContext) -> None:
+        self.contexts.append(ctx)
+
+    def request_rebalance(self, global_steps: int, ctx: DynamicScheduleContext) -> Rebalance | None:
+        return self.rebalance
+
+
+def fails_for(*group_ids: int) -> Callable[[int], float]:
+    """A reward function that raises for these groups."""
+
+    def score(group_id: int) -> float:
+        if group_id in group_ids:
+            raise DataError(f"the reward function failed for group {group_id}")
+        return float(group_id)
+
+    return score
+
+
+def simulate_failing(
+    config: WorldConfig, error: type[BaseException], match: str, script: Callable[[World], None] | None = None
+) -> World:
+    """A run that must end with this error; returns its world."""
+    worlds: list[World] = []
+
+    def keep(world: World) -> None:
+        worlds.append(world)
+        if script is not None:
+            script(world)
+
+    with pytest.raises(error, match=match):
+        simulate(config, keep)
+    return worlds[0]
+
+
+def total(world: World, name: str) -> float:
+    return sum(row[name] for row in world.rows)
+
+
+def assert_all_trained_once(world: World, num_prompts: int) -> None:
+    assert sorted(world.trainer.trained) == list(range(num_prompts))
+    world.session.rollouter.ledger.check()
+    assert not world.session.rollouter.ledger.live
