@@ -29,7 +29,9 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python benchmarks/run_all.py
+	for name in control_plane engine training weight_sync; do \
+		echo "== $$name" && $(BIN)/python benchmarks/$$name.py || exit 1; \
+	done
 
 clean:
 	rm -rf runs .pytest_cache .mypy_cache .ruff_cache
