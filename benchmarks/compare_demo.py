@@ -120,7 +120,8 @@ def report(results: list[dict], modes: list[str]) -> int:
                 )
             ),
         )
-    Console().print(table)
+    console = Console()
+    Console(width=max(console.width, 150)).print(table)
     if not {"static", "dynamic"} <= set(modes):
         return 0
     slowest, fastest = max(values("dynamic", "wall_s")), min(values("static", "wall_s"))

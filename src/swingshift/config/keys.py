@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from swingshift.config.schema import SwingshiftConfig
+from swingshift.config.section import Section
 
 CONFIDENT = 0.6
 """Similarity from which a suggestion is phrased as one."""
@@ -30,18 +31,19 @@ class Key:
 
 
 @cache
-def all_keys() -> Mapping[str, Key]:
+def all_keys(schema: type[Section] = SwingshiftConfig) -> Mapping[str, Key]:
     """Every section and key by its dotted path, in the schema's order."""
-    schema = SwingshiftConfig.model_json_schema()
-    return {key.path: key for key in _walk(schema, schema["$defs"], "")}
+    document = schema.model_json_schema()
+    return {key.path: key for key in _walk(document, document["$defs"], "")}
 
 
-def nearest_key(path: str) -> tuple[str, bool]:
+def nearest_key(path: str, keys: Mapping[str, Key] | None = None) -> tuple[str, bool]:
     """The existing key most similar to an unknown one, and whether it is similar enough to suggest.
 
     A leaf that exists in another section counts more than a similar section: people remember keys by it.
     """
-    score, best = max((_similarity(path, key), key.path) for key in all_keys().values() if not key.is_section)
+    known = all_keys() if keys is None else keys
+    score, best = max((_similarity(path, key), key.path) for key in known.values() if not key.is_section)
     return best, score >= CONFIDENT
 
 

@@ -99,17 +99,6 @@ class ActorConfig(Section):
         return self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
 
 
-class CheckpointEngineConfig(Section):
-    """How weights travel from the trainer to the engines."""
-
-    backend: Literal["object_store", "collective"] = Field(
-        default="object_store",
-        description="How weights reach standalone replicas: Ray's object store, or a torch.distributed "
-        "broadcast (NCCL on GPUs, gloo otherwise).",
-    )
-    update_weights_bucket_megabytes: PositiveInt = Field(default=512, description="Size of one piece of a broadcast.")
-
-
 class ValKwargsConfig(Section):
     """Sampling during validation."""
 
@@ -150,7 +139,6 @@ class RolloutEngineConfig(Section):
     routing: Literal["least_inflight", "least_tokens", "power_of_two", "deterministic"] = Field(
         default="least_inflight", description="How a replica is chosen for a new request."
     )
-    checkpoint_engine: CheckpointEngineConfig = CheckpointEngineConfig()
     val_kwargs: ValKwargsConfig = ValKwargsConfig()
 
     @field_validator("top_k")

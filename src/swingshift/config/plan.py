@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.types import ReplicaKind
 
 _GENERATED = ("builtin:", "reasoning_gym:")
+_GPU_DRIVERS = ("nv*", "kfd", "dxg")
+"""What the drivers of NVIDIA, of AMD, and of GPUs below Windows put into /dev."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,11 @@ def make_plan(config: SwingshiftConfig, device_kind: str) -> Plan:
 
 
 def resolve_device_kind(config: SwingshiftConfig) -> str:
-    """``cpu`` or ``cuda``; looks at this machine (and imports torch) only for ``trainer.device=auto``."""
+    """``cpu`` or ``cuda``; looks at this machine (and imports torch, if it may have a GPU) only for ``auto``."""
     if config.trainer.device != "auto":
         return config.trainer.device
+    if sys.platform == "linux" and not any(any(Path("/dev").glob(name)) for name in _GPU_DRIVERS):
+        return "cpu"
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

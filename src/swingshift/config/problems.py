@@ -10,6 +10,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from swingshift.config.keys import Key, all_keys, format_value, nearest_key, nearest_word
+from swingshift.config.schema import SwingshiftConfig
+from swingshift.config.section import Section
 from swingshift.errors import ConfigError
 
 
@@ -28,11 +30,14 @@ def raise_all(problems: Iterable[Problem]) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def problems_of(error: ValidationError, sources: Mapping[str, str]) -> list[Problem]:
-    """One problem per finding of pydantic. ``sources`` names the files that set keys."""
+def problems_of(
+    error: ValidationError, sources: Mapping[str, str], schema: type[Section] = SwingshiftConfig
+) -> list[Problem]:
+    """One problem per finding of pydantic in values for ``schema``. ``sources`` names the files that set keys."""
     found = []
+    keys = all_keys(schema)
     for detail in error.errors(include_url=False):
-        for key, text in _explain(detail):
+        for key, text in _explain(detail, keys):
             source = _source(key, sources)
             found.append(Problem(key, f"{key}{text}{f' (in {source})' if source else ''}"))
     return found
@@ -48,16 +53,16 @@ def _source(key: str, sources: Mapping[str, str]) -> str | None:
     return inside
 
 
-def _explain(detail: ErrorDetails) -> Iterator[tuple[str, str]]:
+def _explain(detail: ErrorDetails, keys: Mapping[str, Key]) -> Iterator[tuple[str, str]]:
     """Pairs of a dotted key and the rest of the line (``=value: what is wrong; remedy``)."""
-    path, value, kind = _dotted(detail["loc"]), detail["input"], detail["type"]
+    path, value, kind = _dotted(detail["loc"], keys), detail["input"], detail["type"]
     if kind == "extra_forbidden":
-        yield from ((leaf, unknown(leaf, item)) for leaf, item in _leaves(path, value))
+        yield from ((leaf, unknown(leaf, item, keys)) for leaf, item in _leaves(path, value))
         return
     if kind == "invalid_key" or detail["loc"][-1] == "[key]":
         yield path, f": the name {format_value(value)} is not text; quote it"
         return
-    key = all_keys().get(path) or all_keys().get(path.partition("[")[0])
+    key = keys.get(path) or keys.get(path.partition("[")[0])
     if kind == "value_error":
         reason = str(detail["ctx"]["error"])
         if key is not None and key.is_section:
@@ -65,16 +70,16 @@ def _explain(detail: ErrorDetails) -> Iterator[tuple[str, str]]:
             name, _, rest = reason.partition("=")
             yield f"{path}.{name}", f"={rest}"
         else:
-            yield path, f"={format_value(value)}: {reason}{_unless_told(reason, key)}"
+            yield path, f"={format_value(value)}: {reason}{_unless_told(reason, key, keys)}"
         return
-    yield path, f"={format_value(value)}: {_wrong(kind, value)}{_remedy(key, kind, value)}"
+    yield path, f"={format_value(value)}: {_wrong(kind, value)}{_remedy(key, kind, value, keys)}"
 
 
-def unknown(path: str, value: Any) -> str:
+def unknown(path: str, value: Any, keys: Mapping[str, Key]) -> str:
     """The rest of a line about a key that does not exist."""
-    if path in all_keys():  # it exists, so the dots must have been part of one name in a YAML file
+    if path in keys:  # it exists, so the dots must have been part of one name in a YAML file
         return f"={format_value(value)}: is written with dots; nest it, one level per dot"
-    near, is_similar = nearest_key(path)
+    near, is_similar = nearest_key(path, keys)
     hint = f"did you mean {near}?" if is_similar else f"the nearest key is {near}"
     return f"={format_value(value)}: unknown key; {hint}"
 
@@ -87,10 +92,10 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _dotted(loc: tuple[int | str, ...]) -> str:
+def _dotted(loc: tuple[int | str, ...], keys: Mapping[str, Key]) -> str:
     path = ""
     for part in loc[:-2] if loc[-1] == "[key]" else loc:
-        is_index = isinstance(part, int) and path in all_keys() and not all_keys()[path].is_section
+        is_index = isinstance(part, int) and path in keys and not keys[path].is_section
         path += f"[{part}]" if is_index else f".{part}" if path else str(part)
     return path
 
@@ -114,11 +119,11 @@ def _wrong(kind: str, value: Any) -> str:
     return _WRONG.get(kind) or ("is out of range" if kind in _OUT_OF_RANGE else "has the wrong type")
 
 
-def _remedy(key: Key | None, kind: str, value: Any) -> str:
+def _remedy(key: Key | None, kind: str, value: Any, keys: Mapping[str, Key]) -> str:
     if key is None:
         return ""
     if key.is_section:
-        inside = [path for path in all_keys() if path.startswith(f"{key.path}.")]
+        inside = [path for path in keys if path.startswith(f"{key.path}.")]
         return f"; give it keys of its own such as {inside[0]}, or leave it out"
     near = nearest_word(value, _choices(key)) if kind == "literal_error" else None
     meant = f"did you mean {near}? Give" if near else "give"
@@ -129,5 +134,5 @@ def _choices(key: Key) -> list[str]:
     return key.expects.replace(" or null", "").partition("one of ")[2].split(", ")
 
 
-def _unless_told(reason: str, key: Key | None) -> str:
-    return "" if ";" in reason else _remedy(key, "value_error", None)
+def _unless_told(reason: str, key: Key | None, keys: Mapping[str, Key]) -> str:
+    return "" if ";" in reason else _remedy(key, "value_error", None, keys)

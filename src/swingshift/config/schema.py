@@ -13,7 +13,6 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from swingshift.config.model_schema import (
     ActorConfig,
     ActorRolloutRefConfig,
-    CheckpointEngineConfig,
     ModelConfig,
     OptimConfig,
     RolloutEngineConfig,
@@ -27,7 +26,6 @@ __all__ = [
     "ActorRolloutRefConfig",
     "AlgorithmConfig",
     "AsyncTrainingConfig",
-    "CheckpointEngineConfig",
     "DataConfig",
     "ModelConfig",
     "OptimConfig",
@@ -144,7 +142,10 @@ class AsyncTrainingConfig(Section):
         description="How long a request waits for any replica before the run ends with an error.",
     )
     call_timeout_s: float = Field(
-        default=600.0, gt=0, description="Deadline of one remote call (generation excepted)."
+        default=600.0, gt=0, description="Deadline of one remote call (generation and training excepted)."
+    )
+    train_timeout_s: float = Field(
+        default=7200.0, gt=0, description="Deadline of training on one collection; a trainer beyond it ends the run."
     )
     sticky_cache_size: PositiveInt = Field(default=10_000, description="Requests remembered for sticky routing.")
 

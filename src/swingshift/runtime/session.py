@@ -68,6 +68,7 @@ class SessionSettings:
     sticky_cache_size: int = 10_000
     replica_wait_timeout_s: float = 3600.0
     call_timeout_s: float = 600.0
+    train_timeout_s: float = 7200.0
     release_kv_cache: bool = True
     save_freq: int = -1
     test_freq: int = -1
@@ -141,6 +142,7 @@ class Session:
             lanes=self.lanes,
             now=self.now,
             enable_rebalance=settings.enable_rebalance,
+            train_timeout_s=settings.train_timeout_s,
             on_cycle=self._cycle_ended,
             extra_metrics=self.take_validation_row,
         )

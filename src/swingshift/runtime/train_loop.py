@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from swingshift.core.metrics import CycleMetrics, LendingCycle
 from swingshift.core.types import DeviceState, SampleGroup, WeightVersion
-from swingshift.errors import NoReplicaError
+from swingshift.errors import NoReplicaError, TrainerError
 from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.ports import TrainResult, TrainWorker
@@ -61,6 +61,7 @@ class TrainLoop:
         lanes: DeviceLanes,
         now: Callable[[], float],
         enable_rebalance: bool,
+        train_timeout_s: float = 7200.0,
         on_cycle: Callable[[CycleReport], Awaitable[None]],
         extra_metrics: Callable[[], dict[str, float]] = dict,
     ) -> None:
@@ -75,6 +76,7 @@ class TrainLoop:
         self._lanes = lanes
         self._now = now
         self._enable_rebalance = enable_rebalance
+        self._train_timeout_s = train_timeout_s
         self._on_cycle = on_cycle
         self._extra_metrics = extra_metrics
         self._waits = _Waits([], [])
@@ -194,7 +196,15 @@ class TrainLoop:
         with self._lanes.phase(self._trainer.devices, DeviceState.TRAIN):
             call = asyncio.ensure_future(self._trainer.train(groups, self.version))
             self._training = (groups, call)
-            result = await asyncio.shield(call)
+            try:
+                async with asyncio.timeout(self._train_timeout_s):
+                    result = await asyncio.shield(call)
+            except TimeoutError:
+                call.cancel()
+                raise TrainerError(
+                    f"training on {len(groups)} groups did not end within {self._train_timeout_s:g} s "
+                    "(async_training.train_timeout_s)"
+                ) from None
             self._training = None
             return result
 
@@ -226,6 +236,7 @@ class TrainLoop:
         watch = Stopwatch(self._now)
         is_last = self._stopped or self._rollouter.is_over
         self.version += 1
+        self._decision = "the last cycle: nothing is left to lend for" if is_last else self._decision
         with watch.time("step"):
             lend = not is_last and self._wants_lending()
             with watch.time("param_sync"), self._lanes.phase(self._trainer.devices, DeviceState.SYNCING):
