@@ -135,7 +135,7 @@ def test_dry_run_prints_the_plan_and_starts_nothing(launch, capfd, tmp_path, mon
     assert (plan["hybrid replicas"], plan["standalone replicas"]) == ("1", "3")
     assert (plan["required_samples"], plan["max_required_samples"], plan["buffer_samples"]) == ("8", "48", "16")
     assert plan["max_concurrent_samples"] == "12 standalone, 16 with hybrid"
-    assert (plan["wait threshold"], plan["sync cycles"]) == ("19", "150")
+    assert (plan["wait threshold"], plan["sync cycles"]) == ("19", "120")
     assert err == "" and launch.calls == [] and list(tmp_path.iterdir()) == []
 
 

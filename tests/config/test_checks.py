@@ -51,7 +51,7 @@ def test_all_contradictions_are_listed_sorted():
             ["rollout.total_rollout_steps=24", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"],
             "less than one sync cycle",
         ),
-        ([f"{OPTIM}.lr_warmup_steps=601"], "600 optimizer steps"),
+        ([f"{OPTIM}.lr_warmup_steps=481"], "480 optimizer steps"),
     ],
 )
 def test_warnings(overrides, needle):
@@ -110,7 +110,7 @@ def test_plan_of_the_demo():
     )
     assert (plan.max_concurrent_standalone, plan.max_concurrent_all) == (4, 8)
     assert (plan.wait_threshold, plan.wait_threshold_wanted) == (19, 19)
-    assert (plan.num_groups, plan.num_collections, plan.num_sync_cycles) == (4800, 600, 150)
+    assert (plan.num_groups, plan.num_collections, plan.num_sync_cycles) == (3840, 480, 120)
 
 
 def test_plan_of_the_other_modes():
@@ -138,10 +138,10 @@ def test_memory_split_falls_back_to_the_hybrid_fraction():
 
 def test_how_many_groups_a_run_has():
     none = "rollout.total_rollout_steps=null"
-    assert expected_groups(demo()) == 4800
-    assert expected_groups(demo(none, "trainer.total_epochs=2")) == 16384
+    assert expected_groups(demo()) == 3840
+    assert expected_groups(demo(none, "trainer.total_epochs=2")) == 8192
     assert expected_groups(demo(none, "data.train_files=x.jsonl")) is None
-    assert expected_groups(demo("data.train_files=x.jsonl")) == 4800
+    assert expected_groups(demo("data.train_files=x.jsonl")) == 3840
     assert expected_groups(demo(none, "data.train_files=x.jsonl"), num_prompts=10) == 10
     rows = dict(row[:2] for row in plan_rows(make_plan(demo(none, "data.train_files=x.jsonl"), "cpu")))
     assert rows["sync cycles"] == "known when the data are read"

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from swingshift.config.keys import Key, all_keys, format_value
 from swingshift.config.schema import SwingshiftConfig
+from swingshift.config.section import Section
 
 _INTRODUCTION = """\
 # Configuration
@@ -35,7 +36,7 @@ Unknown keys are errors. Every run writes its resolved configuration to `config.
 """
 
 
-def to_yaml(config: SwingshiftConfig, *, defaults: bool = True) -> str:
+def to_yaml(config: Section, *, defaults: bool = True) -> str:
     """YAML of the whole configuration, or only of what differs from the defaults.
 
     ``load_config`` reads it back to an equal configuration.
