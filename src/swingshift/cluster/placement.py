@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from swingshift.cluster.device_actor import DeviceActor, DeviceSpec
+from swingshift.cluster.device_actor import DeviceActor
+from swingshift.cluster.specs import DeviceSpec
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.errors import ConfigError
 
@@ -34,27 +34,6 @@ class Pool:
             ray.kill(actor)
         if self.group is not None:
             remove_placement_group(self.group)
-
-
-def start_ray(config: SwingshiftConfig, device_kind: str) -> bool:
-    """Connect to the cluster RAY_ADDRESS names, else start one on loopback. True if it is ours to shut down.
-
-    A device on a machine without GPUs is one CPU as Ray counts them.
-    """
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(**common)
-        return False
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    num_devices = config.trainer.num_devices + config.rollout.num_devices
-    ray.init(
-        address="local",
-        num_cpus=num_devices if device_kind == "cpu" else None,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        **common,
-    )
-    return True
 
 
 async def place_trainer(config: SwingshiftConfig, device_kind: str, run_id: str) -> Pool:
@@ -89,11 +68,10 @@ async def _reserve(num_nodes: int, per_node: int, device_kind: str, name: str, k
             await group.ready()
     except TimeoutError:
         remove_placement_group(group)
-        have = {k: v for k, v in ray.cluster_resources().items() if k in ("CPU", "GPU")}
+        free = ray.available_resources().get(resource, 0)
         raise ConfigError(
-            f"{key}: the cluster cannot place {num_nodes} node(s) with {per_node} {resource} each within "
-            f"{PLACEMENT_TIMEOUT_S:g} s; it has {len(ray.nodes())} node(s) with {have} in all. "
-            "Ask for less, or free devices"
+            f"{key}: others use the cluster; {num_nodes} × {per_node} {resource}s did not become free within "
+            f"{PLACEMENT_TIMEOUT_S:g} s ({free:g} are now). Ask for less, or try again later"
         ) from None
     return group
 

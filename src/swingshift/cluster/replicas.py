@@ -104,7 +104,7 @@ class RayTrainer:
         try:
             return await answer(getattr(self.actors[rank], verb).remote(*args), self.devices[rank])
         except ReplicaDiedError as error:
-            raise TrainerError(f"the trainer's process on {self.devices[rank]} is gone: {error}") from error
+            raise TrainerError(f"the trainer cannot go on: {error}") from error
 
 
 class ObjectStoreWeightSync:

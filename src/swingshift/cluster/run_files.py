@@ -12,7 +12,6 @@ from swingshift.core.timeline import DeviceSpan
 from swingshift.core.types import DeviceState
 from swingshift.observe.console import Console
 from swingshift.observe.guard import Guard
-from swingshift.observe.picture import draw_run
 from swingshift.observe.samples import SampleLog
 from swingshift.observe.sinks import FanOut, JsonlSink
 from swingshift.observe.span_log import SpanLog
@@ -43,6 +42,8 @@ class RunFiles:
         self._totals = RunTotals.of_file(folder / METRICS_FILE)
         self._console = Console() if "console" in config.trainer.logger else None
         self._files_guard = Guard("run files")
+        self.num_failed_groups = 0
+        """Since training began. The cycle in which a run ends with an error has no row to tell it."""
 
     def note(self, text: str) -> None:
         """One line for the person who watches, and for the log."""
@@ -75,10 +76,13 @@ class RunFiles:
         if self._console is not None:
             self._console.close()
         summary = summarise(self._totals, device_seconds, wall_s=wall_s, exit_reason=exit_reason)
+        summary["num_failed_groups"] = max(summary["num_failed_groups"], self.num_failed_groups)
         write_summary(self._folder / "summary.json", summary)
         with Guard("picture")():
+            from swingshift.observe.picture import draw_run  # takes its time, so not before training begins
+
             draw_run(self._folder)
         if self._console is not None:
             self._console.rich.print(render_summary(summary))
-            self._console.rich.print(f"everything is in {self._folder}/ (run.png shows who did what when)")
+            self._console.note(f"everything is in {self._folder}/ (run.png shows who did what when)")
         return summary

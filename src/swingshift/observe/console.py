@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -156,7 +157,14 @@ class _Panel:
             console=console,
         )
         self._task = self._progress.add_task("waiting for the first cycle", total=None, left="")
-        self._live = Live(Group(self._progress), console=console, refresh_per_second=8, transient=False)
+        self._live = Live(
+            Group(self._progress),
+            console=console,
+            refresh_per_second=8,
+            # What goes to a file or a pipe must still get there.
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),
+        )
         self._live.start()
 
     def show(self, status: Status, num_cycles: int | None, left_s: float | None) -> None:

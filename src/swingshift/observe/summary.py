@@ -180,7 +180,7 @@ def render_summary(summary: Mapping[str, Any]) -> Table:
     """The table shown at the end of a run."""
     table = Table(title="Run summary", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in _summary_lines(summary):
         table.add_row(name, value)
     for device in sorted(summary["device_seconds"], key=lane_order):

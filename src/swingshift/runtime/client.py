@@ -56,7 +56,8 @@ class PartialResponse:
             # Aborted before its first token, a response has lost nothing.
             self.num_aborts += len(token_ids) > 0
             if not keep_partial:
-                self.token_ids, self.log_probs, self.version_spans = (), (), ()
+                # Empty slices, not empty tuples: simulated tokens remember what the response is to become.
+                self.token_ids, self.log_probs, self.version_spans = token_ids[:0], (), ()
                 return
         spans = join_spans(self.version_spans, output.version_spans)
         assert all(a[0] <= b[0] for a, b in pairwise(spans)), "weight versions decreased"
@@ -80,7 +81,7 @@ class PartialResponse:
 
 def _finish_reason(token_ids: Tokens, reported: FinishReason, sampling: SamplingParams) -> FinishReason:
     """A stop token at the very end of the budget is a stop; a full budget is a length, even if aborted."""
-    if token_ids and token_ids[-1] in sampling.stop_token_ids:
+    if sampling.stop_token_ids and token_ids and token_ids[-1] in sampling.stop_token_ids:
         return FinishReason.STOP
     if len(token_ids) >= sampling.max_tokens:
         return FinishReason.LENGTH

@@ -99,7 +99,8 @@ class Session:
         self._validation_row: dict[str, float] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._saved: tuple[int, ...] = ()
-        self._started_s = asyncio.get_running_loop().time()
+        self._clock = asyncio.get_running_loop().time
+        self._started_s = self._clock()
         self._offset_s = 0.0
         self.board = WaitBoard()
         self.policy = policy
@@ -154,7 +155,7 @@ class Session:
 
     def now(self) -> float:
         """Seconds of this run, earlier sessions of a resumed one included."""
-        return asyncio.get_running_loop().time() - self._started_s + self._offset_s
+        return self._clock() - self._started_s + self._offset_s
 
     def stop(self, reason: str) -> None:
         """End the run after the collection under way: sync, report, save."""
@@ -168,7 +169,7 @@ class Session:
 
         Saves before it raises an error. Being cancelled is no error but a demand to end at once.
         """
-        self._started_s = asyncio.get_running_loop().time()
+        self._started_s = self._clock()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -248,7 +249,7 @@ class Session:
             async with asyncio.timeout(timeout_s):
                 await self._save()
         except Exception as error:  # Whatever it is, it must not hide what ended the run.
-            logger.error("could not save after %r: %r", cause, error)
+            logger.error("what was trained could not be saved: %s", error)
             cause.add_note(f"and the state could not be saved: {error!r}")
 
     # --- the end of a cycle -----------------------------------------------------------------------------------

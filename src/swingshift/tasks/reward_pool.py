@@ -93,7 +93,8 @@ class RewardPool:
             if "rewards" in reply:
                 return tuple(reply["rewards"])
             problem = reply["error"]
-            logger.warning("scoring failed (try %d of %d): %s", attempt, num_tries, problem)
+            if attempt < num_tries:  # the last one is told by the error
+                logger.warning("scoring failed (try %d of %d): %s", attempt, num_tries, problem)
         tries = f" (tried {num_tries} times)" if num_tries > 1 else ""
         raise DataError(f"{problem}{tries}; prompt: {data['prompt'][:80]!r}")
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -91,11 +92,13 @@ class WarmStart:
 
 
 def main() -> None:
+    gc.disable()  # looking for garbage while importing takes a quarter of the time
     import torch
     from transformers.utils import logging as transformers_logging
 
     from swingshift.training.tiny_model import build_tiny_model
 
+    gc.enable()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     folder, config = Path(sys.argv[1]), SwingshiftConfig.model_validate_json(sys.stdin.read())

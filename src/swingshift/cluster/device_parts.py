@@ -1,0 +1,105 @@
+"""What computes on a device: the model, the train worker, the engine. The heavy imports of a device process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from swingshift.cluster.specs import DeviceSpec
+from swingshift.config.schema import SwingshiftConfig
+from swingshift.engines.torch_engine import TorchEngine
+from swingshift.errors import ConfigError
+from swingshift.training.worker import TorchTrainWorker
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParts:
+    """A device that only rolls out has no worker; a trainer's device that is never lent has no engine."""
+
+    engine: TorchEngine | None
+    worker: TorchTrainWorker | None
+
+
+def build_parts(
+    config: SwingshiftConfig, spec: DeviceSpec, device_name: str, model_path: str, init_method: str | None
+) -> DeviceParts:
+    """Load the model and build what the device needs; on a trainer's rank, join the other ranks first.
+
+    Raises ConfigError for a model that cannot be loaded or run.
+    """
+    torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
+    device = torch.device(device_name)
+    model = _load(config, model_path).to(device)
+    is_trainer = spec.rank is not None
+    worker = _build_worker(config, spec, device, model, model_path, init_method) if is_trainer else None
+    if is_trainer and not config.async_training.use_dynamic_resource_scheduling:
+        return DeviceParts(None, worker)
+    return DeviceParts(_build_engine(config, spec, device, model), worker)
+
+
+def _load(config: SwingshiftConfig, model_path: str) -> torch.nn.Module:
+    model_config = config.actor_rollout_ref.model
+    try:
+        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
+            model_path,
+            dtype=getattr(torch, model_config.dtype),
+            trust_remote_code=model_config.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"actor_rollout_ref.model.path: cannot load a causal language model from {model_path!r}: {reason}"
+        ) from error
+    return model
+
+
+def _build_worker(
+    config: SwingshiftConfig,
+    spec: DeviceSpec,
+    device: torch.device,
+    model: torch.nn.Module,
+    model_path: str,
+    init_method: str | None,
+) -> TorchTrainWorker:
+    assert spec.rank is not None
+    if spec.world_size > 1:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=init_method,
+            rank=spec.rank,
+            world_size=spec.world_size,
+        )
+    return TorchTrainWorker(
+        model,
+        config.actor_rollout_ref.actor,
+        temperature=config.actor_rollout_ref.rollout.temperature,
+        norm_adv_by_std=config.algorithm.norm_adv_by_std_in_grpo,
+        seed=config.trainer.seed,
+        rank=spec.rank,
+        world_size=spec.world_size,
+        tokenizer_dir=Path(model_path) if Path(model_path).is_dir() else None,
+    )
+
+
+def _build_engine(config: SwingshiftConfig, spec: DeviceSpec, device: torch.device, model: Any) -> TorchEngine:
+    rollout = config.actor_rollout_ref.rollout
+    is_trainer = spec.rank is not None
+    return TorchEngine(
+        model,
+        max_num_seqs=rollout.max_num_seqs,
+        max_model_len=config.data.max_prompt_length + rollout.response_length,
+        device=device,
+        kv_cache_memory_bytes=rollout.kv_cache_memory_bytes,
+        memory_utilization=rollout.gpu_memory_utilization if is_trainer else rollout.standalone_memory_utilization,
+        # Replicas must not draw the same random numbers for the same prompts.
+        seed=config.trainer.seed * 10_007 + spec.core_index,
+        shares_weights=is_trainer,
+        start_awake=not is_trainer,
+    )

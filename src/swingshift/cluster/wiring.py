@@ -1,0 +1,98 @@
+"""From configuration, inputs and device processes to a session: every setting handed to the part that needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from swingshift.cluster.inputs import Inputs, stop_token_ids
+from swingshift.cluster.placement import Pool
+from swingshift.cluster.replicas import ObjectStoreWeightSync, RayReplica, RayTrainer
+from swingshift.cluster.run_files import RunFiles
+from swingshift.config.plan import budget_numbers
+from swingshift.config.schema import SwingshiftConfig
+from swingshift.core.types import ReplicaKind, SamplingParams
+from swingshift.runtime.checkpoint import CheckpointStore
+from swingshift.runtime.rollouter import RolloutSettings
+from swingshift.runtime.session import Ports, Session, SessionSettings
+from swingshift.runtime.validation import Validator
+from swingshift.schedule.base import build_policy
+
+
+def compose(
+    config: SwingshiftConfig, inputs: Inputs, files: RunFiles, folder: Path, trainer_pool: Pool, standalone_pool: Pool
+) -> tuple[Session, CheckpointStore]:
+    """The session of a run whose device processes are ready, and the store it saves to."""
+    rollout, training = config.actor_rollout_ref.rollout, config.async_training
+    lends = training.use_dynamic_resource_scheduling
+    trainer = RayTrainer(trainer_pool.names, trainer_pool.actors)
+    store = CheckpointStore(folder / "checkpoints", trainer, config.trainer.max_actor_ckpt_to_keep)
+    policy = build_policy(
+        training.dynamic_schedule_policy if lends else "static_fully_async",
+        deactivate_ratio=training.dynamic_schedule_deactivate_ratio,
+        only_hybrid=config.rollout.nnodes == 0,
+        **training.dynamic_schedule_policy_kwargs,
+    )
+    ports = Ports(
+        trainer=trainer,
+        standalone=_replicas(standalone_pool, ReplicaKind.STANDALONE),
+        hybrid=_replicas(trainer_pool, ReplicaKind.HYBRID) if lends else [],
+        weight_sync=ObjectStoreWeightSync(trainer),
+        prompts=inputs.source,
+        reward=inputs.reward,
+        saver=store,
+        validate=_validator(config, inputs),
+    )
+    settings = SessionSettings(
+        numbers=budget_numbers(config),
+        rollout=RolloutSettings(
+            num_responses=rollout.n,
+            sampling=_sampling(config, inputs.tokenizer, rollout.temperature, rollout.top_p, rollout.top_k),
+            max_sample_retries=training.max_sample_retries,
+            max_failed_ratio=training.max_failed_ratio,
+        ),
+        enable_rebalance=training.dynamic_schedule_enable_rebalance,
+        partial_rollout=rollout.partial_rollout,
+        routing=rollout.routing,
+        sticky_cache_size=training.sticky_cache_size,
+        replica_wait_timeout_s=training.replica_wait_timeout_s,
+        call_timeout_s=training.call_timeout_s,
+        train_timeout_s=training.train_timeout_s,
+        release_kv_cache=rollout.free_cache_engine,
+        save_freq=config.trainer.save_freq,
+        test_freq=config.trainer.test_freq,
+        seed=config.trainer.seed,
+    )
+    session = Session(ports, settings, policy, on_cycle=files.on_cycle, on_span=files.on_span)
+    return session, store
+
+
+def _replicas(pool: Pool, kind: ReplicaKind) -> list[RayReplica]:
+    return [RayReplica(name, kind, actor) for name, actor in zip(pool.names, pool.actors, strict=True)]
+
+
+def _sampling(
+    config: SwingshiftConfig, tokenizer: PreTrainedTokenizerBase, temperature: float, top_p: float, top_k: int
+) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=config.actor_rollout_ref.rollout.response_length,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        stop_token_ids=stop_token_ids(config, tokenizer),
+    )
+
+
+def _validator(config: SwingshiftConfig, inputs: Inputs) -> Validator | None:
+    if config.trainer.test_freq <= 0 or not inputs.val_prompts:
+        return None
+    kwargs = config.actor_rollout_ref.rollout.val_kwargs
+    num_devices = config.rollout.num_devices or config.trainer.num_devices
+    return Validator(
+        inputs.val_prompts,
+        inputs.reward,
+        _sampling(config, inputs.tokenizer, kwargs.temperature, 1.0, -1),
+        kwargs.n,
+        max_in_flight=config.async_training.concurrent_samples_per_replica * num_devices,
+    )

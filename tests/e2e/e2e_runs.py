@@ -1,0 +1,176 @@
+"""Starting ``swingshift train`` as a user would, watching it, and looking at what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).with_name("swingshift")
+SMALL = Path(__file__).with_name("small.yaml")
+PATIENCE_S = 120.0
+_MARK = "E2E_TEST_RUN"
+
+
+def reward_file(folder: Path, body: str) -> str:
+    """The override that names a reward function with this body."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    (folder / "my_reward.py").write_text(f"import time\n\ndef reward(prompt, response, answer, **extra):\n{lines}")
+    return f"reward.path={folder}/my_reward.py:reward"
+
+
+class Run:
+    """One ``swingshift train``, in a process group of its own like a shell's job."""
+
+    def __init__(
+        self, folder: Path, files: list[Path], arguments: list[str], environment: dict[str, str], cwd: Path
+    ) -> None:
+        self.folder = folder
+        self._mark = uuid.uuid4().hex
+        self._out, self._err = cwd / "stdout.txt", cwd / "stderr.txt"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [str(COMMAND), "train", *map(str, files), *arguments, f"trainer.default_local_dir={folder}"],
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env={**environment, _MARK: self._mark},
+                start_new_session=True,
+            )
+
+    # --- while it runs ---
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> Any:
+        """What ``condition`` returns once it is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (value := condition()):
+            assert self.process.poll() is None, f"ended before {what}:\n{self.report()}"
+            assert time.monotonic() < deadline, f"not in {PATIENCE_S} s: {what}\n{self.report()}"
+            time.sleep(0.02)
+        return value
+
+    def wait_for_cycles(self, count: int) -> None:
+        self.wait_until(lambda: len(self.metrics()) >= count, f"{count} cycles")
+
+    def wait_for_output(self, text: str) -> None:
+        self.wait_until(lambda: text in self.stdout, repr(text))
+
+    def signal(self, number: signal.Signals = signal.SIGINT) -> None:
+        """To the whole process group, as a terminal does it."""
+        os.killpg(self.process.pid, number)
+
+    def device_pid(self, name: str) -> int:
+        pattern = re.compile(rf"{name}: process (\d+)")
+        return int(self.wait_until(lambda: pattern.search(self.log), f"{name} started").group(1))
+
+    def processes(self) -> dict[int, str]:
+        """Every process that inherited this run's environment, zombies excepted, by process id."""
+        found = {}
+        entry = f"{_MARK}={self._mark}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if entry in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+            except OSError:
+                continue
+        return found
+
+    # --- afterwards ---
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {timeout_s} s:\n{self.report()}") from None
+
+    def expect(self, code: int) -> Run:
+        """The exit code, and that nothing is left of it."""
+        assert self.wait() == code, self.report()
+        assert self.processes() == {}
+        return self
+
+    def end(self) -> None:
+        """Whatever happened: leave nothing of it behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    @property
+    def stdout(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "run.log"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return self._lines("metrics.jsonl")
+
+    def timeline(self) -> list[dict[str, Any]]:
+        return self._lines("timeline.jsonl")
+
+    def samples(self) -> list[dict[str, Any]]:
+        return self._lines("samples.jsonl")
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def checkpoints(self) -> list[int]:
+        """Steps of the complete checkpoints, sorted."""
+        found = (self.folder / "checkpoints").glob("global_step_*/state.json")
+        return sorted(int(path.parent.name.rpartition("_")[2]) for path in found)
+
+    def state(self) -> dict[str, Any]:
+        """Control state of the newest checkpoint."""
+        newest = self.folder / "checkpoints" / f"global_step_{self.checkpoints()[-1]}"
+        assert (newest / "model.safetensors").stat().st_size > 0
+        return json.loads((newest / "state.json").read_text())
+
+    def error_line(self) -> str:
+        """The last line on standard error, the only one beside single lines of the log."""
+        *others, last = self.stderr.splitlines()
+        logged = ("warning: ", "WARNING swingshift.", "ERROR swingshift.")
+        assert last.startswith("error: ") and all(line.startswith(logged) for line in others), self.report()
+        return last
+
+    def report(self) -> str:
+        return f"exit code {self.process.poll()}\n{self.stdout}\n{self.stderr}\n--- run.log\n{self.log[-6000:]}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The shared cluster, through the process that started it."""
+
+    address: str
+    head: subprocess.Popen[str]
+
+    def held(self) -> dict[str, float]:
+        assert self.head.stdin is not None and self.head.stdout is not None
+        self.head.stdin.write("\n")
+        self.head.stdin.flush()
+        return json.loads(self.head.stdout.readline())

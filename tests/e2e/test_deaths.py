@@ -1,0 +1,49 @@
+"""Device processes that are killed in the middle of a run."""
+
+import os
+import signal
+
+import pytest
+from e2e_runs import reward_file
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def slow_reward(tmp_path):
+    """Scoring a group takes 0.12 s, so that there is time to watch and to interfere."""
+    return reward_file(tmp_path, "time.sleep(0.03)\nreturn len(set(response))")
+
+
+def test_rollout_goes_on_without_standalone_replicas(launch, slow_reward):
+    """One of two dies: the run goes on with the other. When that dies too, with the trainer's own device."""
+    run = launch(slow_reward, "rollout.n_gpus_per_node=2", "rollout.total_rollout_steps=40")
+    for name, cycles in (("standalone-0", 2), ("standalone-1", 5)):
+        run.wait_for_cycles(cycles)
+        os.kill(run.device_pid(name), signal.SIGKILL)
+        run.wait_for_cycles(cycles + 1)
+    run.expect(0)
+    assert run.summary["num_consumed_groups"] == 40 and run.summary["num_failed_groups"] == 0
+    assert "standalone-0 is taken out" in run.log and "standalone-1 is taken out" in run.log
+    assert run.stderr.count("\n") <= 6 and "Traceback" not in run.stderr
+
+
+def test_without_any_replica_left_the_run_ends_and_saves(launch, slow_reward):
+    run = launch(
+        slow_reward, "async_training.use_dynamic_resource_scheduling=false", "rollout.total_rollout_steps=40"
+    )
+    run.wait_for_cycles(1)
+    os.kill(run.device_pid("standalone-0"), signal.SIGKILL)
+    run.expect(1)
+    assert "standalone-0" in run.error_line() and "no replica" in run.error_line()
+    assert run.summary["exit_reason"].startswith("NoReplicaError")
+    assert run.state()["num_consumed"] == run.summary["num_consumed_groups"] >= 4
+
+
+def test_the_run_ends_with_its_trainer(launch, slow_reward):
+    run = launch(slow_reward, "rollout.total_rollout_steps=40")
+    run.wait_for_cycles(1)
+    os.kill(run.device_pid("hybrid-0"), signal.SIGKILL)
+    run.expect(1)
+    assert "trainer" in run.error_line() and "hybrid-0" in run.error_line()
+    assert run.summary["exit_reason"].startswith("TrainerError")

@@ -1,0 +1,49 @@
+"""Going on from a checkpoint."""
+
+import pytest
+
+pytestmark = pytest.mark.ray
+
+SHORT = ["rollout.nnodes=0", "trainer.max_actor_ckpt_to_keep=null"]
+AUTO = "trainer.resume_mode=auto"
+
+
+def consumed(rows):
+    return [row["fully_async/count/total_consumed_samples"] for row in rows]
+
+
+def test_resume_goes_on_where_the_run_ended(launch, tmp_path):
+    first = launch(*SHORT, "rollout.total_rollout_steps=8", "trainer.save_freq=1").expect(0)
+    assert first.checkpoints() == [1, 2] and consumed(first.metrics()) == [4, 8]
+    before = first.metrics()
+
+    more = launch(*SHORT, "rollout.total_rollout_steps=16", AUTO).expect(0)
+    assert "resuming from" in more.stdout and more.stderr == ""
+    assert more.metrics()[:2] == before and consumed(more.metrics()) == [4, 8, 12, 16]
+    assert more.summary["num_consumed_groups"] == 16 and more.summary["num_cycles"] == 4
+    times = [row["training/time_s"] for row in more.metrics()]
+    assert times == sorted(times)
+    assert more.state()["num_consumed"] == 16 and more.state()["prompts"]["cursor"] == 16
+
+    # From the first checkpoint, into another directory: the prompts that followed it then follow it again.
+    start = first.folder / "checkpoints" / "global_step_1"
+    again = launch(
+        *SHORT,
+        "rollout.total_rollout_steps=8",
+        "trainer.resume_mode=resume_path",
+        f"trainer.resume_from_path={start}",
+        folder=tmp_path / "again",
+    ).expect(0)
+    assert consumed(again.metrics()) == [8] and again.checkpoints() == [2]
+    assert again.summary["num_consumed_groups"] == 4
+
+    (first.folder / "checkpoints" / "global_step_4" / "model.safetensors").write_bytes(b"damaged")
+    damaged = launch(*SHORT, "rollout.total_rollout_steps=20", AUTO).expect(1)
+    line = damaged.error_line()
+    assert "global_step_4/model.safetensors" in line and "damaged" in line
+    assert damaged.summary["exit_reason"].startswith("CheckpointError")
+
+    # A damaged state is seen before any device process starts.
+    (first.folder / "checkpoints" / "global_step_4" / "state.json").write_text("{")
+    damaged = launch(*SHORT, "rollout.total_rollout_steps=20", AUTO).expect(1)
+    assert "global_step_4" in damaged.error_line() and "starting" not in damaged.stdout
