@@ -25,7 +25,7 @@ ALLOWED = {
     "engines": {"core", "runtime", "config", "errors"},
     "training": {"core", "runtime", "config", "tasks", "errors"},
     "tasks": {"core", "runtime", "config", "errors"},
-    "sim": {"core", "schedule", "runtime", "config", "errors"},
+    "sim": {"core", "schedule", "runtime", "config", "observe", "errors"},
     "observe": {"core", "schedule", "runtime", "config", "errors"},
     "cluster": {"core", "schedule", "runtime", "config", "errors", *LEAVES},
     "cli": {"core", "schedule", "runtime", "config", "errors", "cluster", *LEAVES},

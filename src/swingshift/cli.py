@@ -1,4 +1,4 @@
-"""The command line: ``swingshift train | config check | config show | config schema | policies``.
+"""The command line: ``swingshift train | simulate | compare | sweep | plan | config … | policies``.
 
 Exit codes: 0 done; 1 a run failed (or a bug, with its traceback); 2 the input is wrong (one line per mistake,
 nothing written); 130 interrupted; 141 the reader of our output went away. Heavy imports happen inside the
@@ -14,12 +14,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from swingshift import __version__
 from swingshift.errors import ConfigError, DataError, SwingshiftError
+from swingshift.sim.arguments import COMMANDS, SCENARIO_EPILOG, WITH_OVERRIDES, WITH_VALUE, add_options, run_simulator
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from swingshift.config.schema import SwingshiftConfig
 
 logger = logging.getLogger(__name__)
@@ -127,6 +130,11 @@ def _policies(args: argparse.Namespace) -> int:
     return 0
 
 
+def _simulator(args: argparse.Namespace) -> int:
+    _show_all(run_simulator(args))
+    return 0
+
+
 # --- configuration ------------------------------------------------------------------------------------------
 
 
@@ -193,6 +201,9 @@ def _parser() -> argparse.ArgumentParser:
     train = _command(commands, "train", _train, "train a model", takes_inputs=True)
     train.add_argument("--dry-run", action="store_true", help="print the plan (devices, replicas, budget) and stop")
 
+    for name, (summary, words) in COMMANDS.items():
+        add_options(name, _command(commands, name, _simulator, summary, words=words))
+
     config = _command(commands, "config", None, "check, show or explain a configuration")
     actions = config.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _command(actions, "check", _check, "report every mistake", takes_inputs=True)
@@ -212,12 +223,14 @@ def _command(
     summary: str,
     *,
     takes_inputs: bool = False,
+    words: str | None = None,
 ) -> _Parser:
+    """``words`` names what a command on scenarios takes; ``takes_inputs`` is for configuration files."""
     parser = commands.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=_EPILOG if takes_inputs else None,
+        epilog=_EPILOG if takes_inputs else SCENARIO_EPILOG if words else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -225,28 +238,46 @@ def _command(
     parser.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("-q", "--quiet", action="count", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     if takes_inputs:
-        parser.add_argument("inputs", nargs="*", metavar="FILE.yaml | key=value")
+        words = "FILE.yaml | key=value"
+    if words is not None:
+        parser.add_argument("inputs", nargs="*", metavar=words)
     if run is not None:
         parser.set_defaults(run=run)
     return parser
 
 
 def _options_last(argv: Sequence[str]) -> list[str]:
-    """Options after the command may stand anywhere among files and overrides; argparse wants them together.
-
-    None of our options takes a value, so moving them behind the rest changes nothing.
-    """
+    """Options after the command may stand anywhere among files and overrides; argparse wants them together."""
     start = next((i for i, text in enumerate(argv) if not text.startswith("-")), len(argv))
-    rest = argv[start:]
-    words = [text for text in rest if not text.startswith("-")]
-    return [*argv[:start], *words, *(text for text in rest if text.startswith("-"))]
+    words: list[str] = []
+    options: list[str] = []
+    rest = list(argv[start:])
+    while rest:
+        text = rest.pop(0)
+        if not text.startswith("-"):
+            words.append(text)
+            continue
+        options.append(text)
+        if text in WITH_VALUE and rest:
+            options.append(rest.pop(0))
+        while text in WITH_OVERRIDES and rest and "=" in rest[0] and not rest[0].startswith("-"):
+            options.append(rest.pop(0))
+    return [*argv[:start], *words, *options]
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is now, not to what it was when logging was set up."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def _set_up_logging(verbosity: int) -> None:
     """Levels of standard error; a run's own log gets at least INFO, whatever the console shows."""
     levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
     console = levels[max(0, min(3, verbosity + 1))]
-    handler = logging.StreamHandler()
+    handler = _StderrHandler()
     handler.setLevel(console)
     logging.basicConfig(handlers=[handler], format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("swingshift").setLevel(min(console, logging.INFO))
@@ -268,6 +299,20 @@ def _align(rows: Sequence[tuple[str, str, str]]) -> str:
         else:
             lines.append(f"{first}:")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _show_all(shown: Sequence[RenderableType]) -> None:
+    """Text as it is; tables as wide as the terminal, or as they need where there is none."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for item in shown:
+        if isinstance(item, str):
+            _emit(item)
+            continue
+        with console.capture() as capture:
+            console.print(item)
+        _emit("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _emit(text: str) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import ray
 
+from swingshift.cluster import placement
 from swingshift.cluster.calls import answer
 from swingshift.cluster.ray_cluster import RayCluster, check_capacity
 from swingshift.config.schema import RolloutConfig, SwingshiftConfig, TrainerConfig
@@ -48,7 +50,12 @@ async def outcome(call):
         return error
 
 
+def living_children():
+    return {p.pid: p.name() for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+
+
 async def scenario():
+    before = living_children()
     cluster = RayCluster(sized(1, 1), "cpu")
     found = {}
     try:
@@ -68,15 +75,25 @@ async def scenario():
         found["unborn"] = await outcome(answer(unborn.size.remote([]), "unborn"))
         # The reader notices the owner's death after a moment.
         while isinstance(lost := await outcome(answer(reader.size.remote(kept), "reader")), int):
-            await asyncio.sleep(0.1)
+            continue
         found["lost"] = lost
         for config in (sized(1, 1), sized(2, 1), sized(1, 1, num_nodes=2)):
             try:
                 found[str(config)] = check_capacity(config, "cpu")
             except ConfigError as error:
                 found[str(config)] = error
+        first = await placement.place_trainer(sized(2, 1), "cpu", "first")
+        found["no room"] = await outcome(placement.place_standalone(sized(2, 1), "cpu", "second"))
+        first.kill()
+        second = await placement.place_standalone(sized(2, 1), "cpu", "second")
+        found["names"] = first.names, second.names
+        second.kill()
+        cluster.keep_logs = False
+        found["folder"] = ray._private.worker.global_worker.node.get_session_dir_path()
     finally:
         await cluster.stop()
+        await cluster.stop()
+    found["left"] = {pid: name for pid, name in living_children().items() if pid not in before}
     return found
 
 
@@ -84,6 +101,8 @@ async def scenario():
 def found():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr(placement, "PATIENCE_S", 0.2)
+        patch.setattr(placement, "PLACEMENT_TIMEOUT_S", 2.0)
         yield asyncio.run(scenario())
 
 
@@ -121,6 +140,12 @@ def test_capacity(found):
 
 
 @pytest.mark.ray
-def test_stop_leaves_no_process(found):
-    children = [p.name() for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-    assert not [name for name in children if "ray" in name or "gcs" in name], children
+def test_placement_waits_a_while_for_others(found):
+    error = found["no room"]
+    assert type(error) is ConfigError and "rollout.nnodes" in str(error) and "(0 are now)" in str(error)
+    assert found["names"] == (("hybrid-0", "hybrid-1"), ("standalone-0",))
+
+
+@pytest.mark.ray
+def test_stop_leaves_no_process_and_no_folder(found):
+    assert found["left"] == {} and not Path(found["folder"]).exists()

@@ -31,7 +31,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     command = [sys.executable, str(Path(__file__).with_name("cluster_head.py")), str(NUM_CPUS)]
-    head = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_BASE)
+    # Ray makes its workers nice, which on a busy machine would starve the tests.
+    environment = {**_BASE, "RAY_worker_niceness": "0"}
+    head = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert head.stdout is not None
     yield Cluster(head.stdout.readline().strip(), head)
     head.communicate()

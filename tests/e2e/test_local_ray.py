@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import time
 from pathlib import Path
 
@@ -36,7 +37,10 @@ def test_dynamic_on_a_cluster_of_its_own(launch_own):
         address = ipaddress.ip_address(ip)
         address = getattr(address, "ipv4_mapped", None) or address
         assert address.is_loopback, (ip, psutil.Process(pid).cmdline())
+    folders = set(re.findall(r"/tmp/swingshift-ray-\w+", " ".join(run.processes().values())))
+    assert len(folders) == 1
     run.expect(0)
+    assert not Path(*folders).exists()
     check_files(run, groups=60, devices=["standalone-0", "hybrid-0"], lends=True)
     check_console(run)
 

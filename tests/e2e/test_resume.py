@@ -1,8 +1,9 @@
 """Going on from a checkpoint."""
 
 import pytest
+from e2e_runs import SMALL
 
-pytestmark = pytest.mark.ray
+from swingshift.cli import main
 
 SHORT = ["rollout.nnodes=0", "trainer.max_actor_ckpt_to_keep=null"]
 AUTO = "trainer.resume_mode=auto"
@@ -12,6 +13,7 @@ def consumed(rows):
     return [row["fully_async/count/total_consumed_samples"] for row in rows]
 
 
+@pytest.mark.ray
 def test_resume_goes_on_where_the_run_ended(launch, tmp_path):
     first = launch(*SHORT, "rollout.total_rollout_steps=8", "trainer.save_freq=1").expect(0)
     assert first.checkpoints() == [1, 2] and consumed(first.metrics()) == [4, 8]
@@ -43,7 +45,19 @@ def test_resume_goes_on_where_the_run_ended(launch, tmp_path):
     assert "global_step_4/model.safetensors" in line and "damaged" in line
     assert damaged.summary["exit_reason"].startswith("CheckpointError")
 
-    # A damaged state is seen before any device process starts.
-    (first.folder / "checkpoints" / "global_step_4" / "state.json").write_text("{")
-    damaged = launch(*SHORT, "rollout.total_rollout_steps=20", AUTO).expect(1)
-    assert "global_step_4" in damaged.error_line() and "starting" not in damaged.stdout
+
+def test_a_damaged_state_is_seen_before_anything_starts(tiny_model, tmp_path, capfd, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    step = tmp_path / "run" / "checkpoints" / "global_step_4"
+    step.mkdir(parents=True)
+    (step / "state.json").write_text('{"format": 1, "version"')
+    arguments = [
+        str(SMALL),
+        f"actor_rollout_ref.model.path={tiny_model}",
+        f"trainer.default_local_dir={tmp_path}/run",
+    ]
+    (tmp_path / "run" / "config.yaml").write_text("actor_rollout_ref: {}\nasync_training: {}\ntrainer: {}\n")
+    assert main(["train", *arguments, AUTO]) == 1
+    out, err = capfd.readouterr()
+    [line] = err.splitlines()
+    assert line.startswith("error: ") and "global_step_4" in line and out == ""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -63,7 +59,7 @@ def test_the_run_ends_with_the_devices_given_back_and_nothing_lent_for_nothing(m
     controller = world.session.controller
     assert controller.state == "STANDALONE_ONLY"
     assert controller.costs.num_activations == controller.costs.num_deactivations
-    assert not any(replica.device.rollout_awake for replica in world.hybrid)
+    assert not any(replica.is_awake for replica in world.hybrid)
     assert world.reports[-1].state == "STANDALONE_ONLY", "the final sync lends nothing"
     assert total(world, "dynamic_resource/num_activations") == controller.costs.num_activations
     assert total(world, "dynamic_resource/num_deactivations") == controller.costs.num_deactivations
@@ -102,13 +98,13 @@ def test_groups_are_trained_in_the_order_they_finished_and_versions_only_grow() 
         finished = [group.finish_time for group in report.groups]
         assert finished == sorted(finished)
         for group in report.groups:
-            for sample in group.samples:
+            for index, sample in enumerate(group.samples):
                 versions = [version for version, _ in sample.version_spans]
                 assert versions == sorted(versions)
                 assert versions[-1] < report.version, "sampled before the sync that ended the cycle"
-                assert sample.token_ids == (len(sample.token_ids), *range(1, len(sample.token_ids))) or (
-                    len(sample.token_ids) == 300
-                )
+                assert tuple(sample.token_ids) == tuple(range(len(sample.token_ids)))
+                wanted = SLOW_ROLLOUT["lengths"](str(group.group_id), index)  # type: ignore[operator]
+                assert len(sample.token_ids) == min(wanted, 300)
 
 
 def test_token_budget_holds_across_many_aborts() -> None:
@@ -140,7 +136,13 @@ def test_without_partial_rollout_nothing_half_finished_is_trained_on() -> None:
     samples = [s for report in world.reports for group in report.groups for s in group.samples]
     assert any(s.num_aborts for s in samples), "some were started over"
     assert not any(s.is_partial for s in samples), "each from one version"
-    assert all(s.token_ids[0] == len(s.token_ids) or s.finish_reason == "length" for s in samples)
+    groups = [group for report in world.reports for group in report.groups]
+    for group in groups:
+        for index, sample in enumerate(group.samples):
+            assert tuple(sample.token_ids) == tuple(range(len(sample.token_ids)))
+            # A response that starts over comes to the same length: short ones must not take the place of long ones.
+            wanted = SLOW_ROLLOUT["lengths"](str(group.group_id), index)  # type: ignore[operator]
+            assert len(sample.token_ids) == min(wanted, 300)
 
 
 def test_concurrency_counts_each_replica_once() -> None:
@@ -192,26 +194,3 @@ def test_every_device_is_in_one_state_at_any_time() -> None:
     assert ("hybrid", DeviceState.TRAIN) in states and ("hybrid", DeviceState.ROLLOUT) in states
     assert ("hybrid", DeviceState.SWITCHING) in states and ("standalone", DeviceState.SYNCING) in states
     assert ("standalone", DeviceState.TRAIN) not in states
-
-
-REPLAY = """
-import json
-from swingshift.sim.replica import ReplicaCost
-from swingshift.sim.workload import lognormal_lengths
-from swingshift.sim.world import WorldConfig, simulate
-world = simulate(WorldConfig(num_prompts=61, num_standalone=3, num_hybrid=2, routing="power_of_two",
-                             lengths=lognormal_lengths(60, 0.8, 300), max_tokens=300,
-                             replica_cost=ReplicaCost(step_base_s=0.01, step_per_sequence_s=0.002, max_num_seqs=4)))
-spans = [[s.device, s.state.value, s.start_s, s.end_s] for s in world.spans]
-print(json.dumps([world.rows, spans, world.trainer.trained]))
-"""
-
-
-def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
-    traces = []
-    for hash_seed in ("1", "2"):
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([sys.executable, "-c", REPLAY], capture_output=True, text=True, check=True, env=env)
-        traces.append(json.loads(done.stdout))
-    assert traces[0] == traces[1]
-    assert len(traces[0][0]) == 8 and len(traces[0][1]) > 50

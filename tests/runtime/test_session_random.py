@@ -24,7 +24,7 @@ from swingshift.errors import (
 from swingshift.sim.faults import PlannedFaults
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.trainer import TrainerCost
-from swingshift.sim.workload import SimReward, lognormal_lengths
+from swingshift.sim.workload import SimReward, lognormal_lengths, tool_pauses
 from swingshift.sim.world import World, WorldConfig, simulate
 
 PROFILE = settings(max_examples=120, deadline=None, derandomize=True)
@@ -39,6 +39,8 @@ def worlds(draw: st.DrawFn) -> WorldConfig:
     return WorldConfig(
         num_standalone=num_standalone,
         num_hybrid=draw(st.integers(1, 3)),
+        devices_per_replica=draw(st.integers(1, 2)),
+        pauses=draw(st.sampled_from([None, None, tool_pauses(3, 0.1)])),
         lend=num_standalone == 0 or draw(st.booleans()),
         policy=draw(st.sampled_from(["default", "fixed_ratio", "static_fully_async"])),
         deactivate_ratio=draw(st.sampled_from([0.1, 0.3, 0.6, 1.0])),
@@ -54,7 +56,9 @@ def worlds(draw: st.DrawFn) -> WorldConfig:
         replica_cost=ReplicaCost(
             step_per_sequence_s=draw(st.sampled_from([0.0, 0.002])),
             prefill_per_token_s=draw(st.sampled_from([0.0, 1e-4])),
+            step_per_kv_token_s=draw(st.sampled_from([0.0, 1e-5])),
             max_num_seqs=draw(st.sampled_from([1, 4, 16])),
+            kv_capacity_tokens=draw(st.sampled_from([None, None, 30, 300])),
         ),
         trainer_cost=TrainerCost(per_group_s=draw(st.sampled_from([0.0, 0.05, 0.5]))),
         reward=SimReward(seconds=draw(st.sampled_from([0.0, 0.3]))),

@@ -20,6 +20,7 @@ from swingshift.errors import NotAcceptingError, ReplicaDiedError
 from swingshift.sim.device import SimDevice
 from swingshift.sim.loop import run_virtual
 from swingshift.sim.replica import ReplicaCost, SimReplica
+from swingshift.sim.tokens import SimTokens
 from swingshift.sim.workload import constant_lengths, lognormal_lengths
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ def on_replica(
     lengths: Callable[[str, int], int] = FIFTY,
 ) -> T:
     async def main() -> T:
-        replica = SimReplica("r", ReplicaKind.STANDALONE, SimDevice("d"), cost, lengths)
+        replica = SimReplica("r", ReplicaKind.STANDALONE, [SimDevice("d")], cost, lengths)
         replica.write_weights(0)
         await replica.resume_generation()
         return await body(replica)
@@ -77,9 +78,18 @@ def test_more_responses_than_slots_come_in_waves() -> None:
     assert on_replica(lambda r: finish_times(r, 10), cost) == [0.5] * 4 + [1.0] * 4 + [1.5] * 2
 
 
-def test_prefill_is_charged_once_to_the_response_that_needs_it() -> None:
+def test_prefill_holds_decoding_up() -> None:
     cost = ReplicaCost(step_base_s=0.01, prefill_per_token_s=0.02)
-    assert on_replica(lambda r: finish_times(r, 2), cost) == [10 * 0.02 + 0.5] * 2
+    assert on_replica(lambda r: finish_times(r, 2), cost) == [2 * 10 * 0.02 + 0.5] * 2
+
+
+def test_the_prompt_of_a_group_is_prefilled_once() -> None:
+    async def body(replica: SimReplica) -> tuple[list[int], float]:
+        outputs = await replica.generate(request("q", (), (), ()))
+        return [o.num_prefill_tokens for o in outputs], now()
+
+    cost = ReplicaCost(step_base_s=0.01, prefill_per_token_s=0.02)
+    assert on_replica(body, cost) == ([10, 0, 0], 10 * 0.02 + 0.5)
 
 
 def test_a_late_joiner_slows_the_others_only_while_they_share() -> None:
@@ -138,17 +148,32 @@ def test_abort_returns_what_there_is_and_resuming_continues_it_exactly() -> None
     (begun, rest), ended = on_replica(body)
     assert begun.finish_reason is FinishReason.ABORT and begun.version_spans == ((0, 20),)
     assert rest.finish_reason is FinishReason.STOP and rest.version_spans == ((3, 30),)
-    assert begun.token_ids + rest.token_ids == (50, *range(1, 50))
+    assert tuple(begun.token_ids + rest.token_ids) == tuple(range(50))
     assert rest.num_prefill_tokens == 10 + 20
     assert ended == pytest.approx(0.5)
 
 
-def test_a_resumed_response_with_wrong_tokens_is_noticed() -> None:
+@pytest.mark.parametrize("wrong", [(0, 1, 2), SimTokens(50, 1, 3)])
+def test_a_resumed_response_with_wrong_tokens_is_noticed(wrong: Tokens) -> None:
     async def body(replica: SimReplica) -> None:
-        await replica.generate(request("q", (50, 1, 3)))
+        await replica.generate(request("q", wrong))
 
-    with pytest.raises(AssertionError, match="lost or doubled"):
+    with pytest.raises(AssertionError, match=r"only simulated tokens|lost its first tokens"):
         on_replica(body)
+
+
+def test_tokens_join_only_in_order() -> None:
+    tokens = SimTokens(50, 0, 20)
+    nothing: Tokens = ()
+    joined = nothing + tokens + SimTokens(50, 20, 23)
+    assert joined == SimTokens(50, 0, 23) and list(joined[-2:]) == [21, 22] and joined[:0] == SimTokens(50, 0, 0)
+    for other in (SimTokens(50, 21, 30), SimTokens(50, 19, 30)):
+        with pytest.raises(AssertionError, match="lost or doubled"):
+            tokens + other
+    with pytest.raises(AssertionError, match="two responses"):
+        tokens + SimTokens(51, 20, 30)
+    with pytest.raises(AssertionError, match="first tokens"):
+        nothing + SimTokens(50, 20, 30)
 
 
 def test_paused_replicas_hold_requests_back() -> None:
@@ -185,7 +210,7 @@ def test_sleeping_replicas_refuse() -> None:
             await held
         with pytest.raises(NotAcceptingError):
             await replica.generate(request("late"))
-        assert not replica.device.rollout_awake
+        assert not replica.is_awake
 
     on_replica(body)
 
@@ -216,7 +241,7 @@ def test_dead_replicas_answer_nothing_and_hold_nothing() -> None:
             await replica.resume_generation()
         with pytest.raises(ReplicaDiedError):
             replica.write_weights(1)
-        assert not replica.device.rollout_awake
+        assert not replica.is_awake
 
     on_replica(body, ReplicaCost(abort_s=0.2))
 

@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from swingshift.config.checks import check_against_data
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.types import Prompt
+from swingshift.engines.model_shape import check_supported
 from swingshift.errors import ConfigError
 from swingshift.tasks.prompts import DatasetPromptSource, load_prompts
 from swingshift.tasks.reward_pool import RewardPool
@@ -60,22 +62,36 @@ def read_inputs(config: SwingshiftConfig) -> Inputs:
 
 def check_model(config: SwingshiftConfig) -> None:
     """Can the model be loaded and run? Reads its configuration only, so that a mistake shows at once."""
-    from transformers import AutoConfig
+    path = config.actor_rollout_ref.model.path
+    folder = Path(path).expanduser()
+    found = _read_config(folder, path) if folder.is_dir() else _fetch_config(config)
+    check_supported(found, config.data.max_prompt_length + config.actor_rollout_ref.rollout.response_length)
+    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        raise ConfigError(f"{_KEY}={path}: there are no weights (model.safetensors) in it; give a complete model")
 
-    from swingshift.engines.model_shape import check_supported
+
+def _read_config(folder: Path, path: str) -> SimpleNamespace:
+    """What the check needs of ``config.json``; Transformers would take seconds to be imported."""
+    try:
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        model_type = str(values["model_type"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{_KEY}={path}: holds no model (config.json: {error!r}); give a model folder") from error
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    known = {"model_type": model_type, "hidden_act": values.get("hidden_act", "silu")}
+    known |= {name: values.get(name) for name in ("sliding_window", "layer_types")}
+    return SimpleNamespace(rope_parameters={"rope_type": rope.get("type", "default"), **rope}, **known)
+
+
+def _fetch_config(config: SwingshiftConfig) -> Any:
+    from transformers import AutoConfig
 
     model = config.actor_rollout_ref.model
     try:
-        found: Any = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+        return AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{_KEY}={model.path}: holds no model that can be read ({reason})") from error
-    check_supported(found, config.data.max_prompt_length + config.actor_rollout_ref.rollout.response_length)
-    folder = Path(model.path)
-    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-        raise ConfigError(
-            f"{_KEY}={model.path}: the folder has no weights (model.safetensors); give a complete model"
-        )
 
 
 def stop_token_ids(config: SwingshiftConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -32,9 +32,14 @@ class Interrupts:
         main = asyncio.current_task()
         assert main is not None
         self._main = main
-        for number in _WATCHED:
-            self._previous[number] = signal.signal(number, self._on_signal)
+        self._previous = {number: signal.getsignal(number) for number in _WATCHED}
+        self.install()
         return self
+
+    def install(self) -> None:
+        """Again, once Ray is connected: its core takes SIGTERM for a crash, prints a stack trace and aborts."""
+        for number in _WATCHED:
+            signal.signal(number, self._on_signal)
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():

@@ -56,12 +56,17 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
         try:
             await inputs.reward.check(inputs.prompts[0])
             if cluster.is_shared:
-                await cluster.start()  # before anything is written: is it large enough?
+                await _connect(cluster, interrupts)  # before anything is written: is it large enough?
             folder = prepare_run_dir(config)
             (folder / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
             with _log_to(folder / LOG_FILE):
                 logger.info("configuration: %s", config_sources)
-                return await _train(config, inputs, folder, cluster, device_kind, interrupts)
+                try:
+                    code = await _train(config, inputs, folder, cluster, device_kind, interrupts)
+                    cluster.keep_logs = False
+                    return code
+                finally:
+                    await cluster.stop()
         finally:
             await cluster.stop()
             await inputs.reward.close()
@@ -85,7 +90,8 @@ async def _train(
     session: Session | None = None
     started, exit_reason = time.monotonic(), "failed to start"
     try:
-        async with _devices(config, device_kind, files, folder, cluster) as (trainer_pool, standalone_pool):
+        devices = _devices(config, device_kind, files, folder, cluster, interrupts)
+        async with devices as (trainer_pool, standalone_pool):
             session, store = compose(config, inputs, files, folder, trainer_pool, standalone_pool)
             if resume_from is not None:
                 files.note(f"resuming from {resume_from}")
@@ -127,9 +133,20 @@ def _checkpoint_to_resume(config: SwingshiftConfig, folder: Path) -> Path | None
     return None
 
 
+async def _connect(cluster: RayCluster, interrupts: Interrupts) -> None:
+    await cluster.start()
+    interrupts.install()
+    logger.info("connected to Ray")
+
+
 @contextlib.asynccontextmanager
 async def _devices(
-    config: SwingshiftConfig, device_kind: str, files: RunFiles, folder: Path, cluster: RayCluster
+    config: SwingshiftConfig,
+    device_kind: str,
+    files: RunFiles,
+    folder: Path,
+    cluster: RayCluster,
+    interrupts: Interrupts,
 ) -> AsyncIterator[tuple[Pool, Pool]]:
     """The model and every device process, ready; all processes gone afterwards, whatever happens."""
     run_id = f"swingshift-{uuid.uuid4().hex[:8]}"
@@ -142,8 +159,7 @@ async def _devices(
             await warm_start.start()
             parts.append("the warm start of the built-in model")
         files.note(f"starting {', '.join([*parts, 'the device processes'])}")
-        await cluster.start()
-        logger.info("connected to Ray")
+        await _connect(cluster, interrupts)
         pools.append(await place_trainer(config, device_kind, run_id))
         pools.append(await place_standalone(config, device_kind, run_id))
         model_path = await warm_start.model_path()

@@ -19,6 +19,8 @@ from swingshift.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 PLACEMENT_TIMEOUT_S = 60.0
+PATIENCE_S = 3.0
+"""After this long people are told what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,11 @@ async def _reserve(num_nodes: int, per_node: int, device_kind: str, name: str, k
     group: PlacementGroup = placement_group([bundle] * num_nodes, strategy=strategy, name=name)
     try:
         async with asyncio.timeout(PLACEMENT_TIMEOUT_S):
-            await group.ready()
+            ready = asyncio.ensure_future(group.ready())
+            done, _ = await asyncio.wait([ready], timeout=PATIENCE_S)
+            if not done:
+                logger.warning("waiting for %d × %d free %ss: others use the cluster", num_nodes, per_node, resource)
+            await ready
     except TimeoutError:
         remove_placement_group(group)
         free = ray.available_resources().get(resource, 0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import socket
+import tempfile
 from typing import Any
 
 import ray
@@ -38,6 +40,9 @@ class RayCluster:
         address = os.environ.get("RAY_ADDRESS", "local")
         self._address = address or "local"
         self._starting: asyncio.Future[None] | None = None
+        self._own_folder: str | None = None
+        self.keep_logs = True
+        """Whether the logs of a cluster of our own stay; they tell why a device process died."""
 
     @property
     def is_shared(self) -> bool:
@@ -54,16 +59,27 @@ class RayCluster:
         check_capacity(self._config, self._device_kind)
 
     async def stop(self) -> None:
-        """Also after a start that failed or was cancelled."""
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
-            self._starting.exception()  # whoever called start has seen it
-            await asyncio.to_thread(ray.shutdown, wait_for_processes=True)
-            logger.info("disconnected from Ray" if self.is_shared else "the local Ray cluster is shut down")
+        """Also after a start that failed or was cancelled. May be called twice."""
+        if self._starting is None:
+            return
+        await asyncio.wait([self._starting])
+        self._starting.exception()  # whoever called start has seen it
+        await asyncio.to_thread(ray.shutdown, wait_for_processes=True)
+        self._starting = None
+        if self._own_folder is None:
+            logger.info("disconnected from Ray")
+        elif self.keep_logs:
+            logger.info("the local Ray cluster is shut down; its logs are in %s", self._own_folder)
+        else:
+            logger.info("the local Ray cluster is shut down")
+            await asyncio.to_thread(shutil.rmtree, self._own_folder, ignore_errors=True)
 
     def _start_own(self) -> None:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        # Its own folder, so that nobody who looks for a cluster on this machine finds ours. Paths of sockets must be
+        # short, which those of other temporary folders are not everywhere.
+        self._own_folder = tempfile.mkdtemp(prefix="swingshift-ray-", dir="/tmp" if os.name == "posix" else None)
         # A device on a machine without GPUs is one CPU as Ray counts them.
         num_devices = self._config.trainer.num_devices + self._config.rollout.num_devices
         try:
@@ -72,6 +88,7 @@ class RayCluster:
                 num_cpus=num_devices if self._device_kind == "cpu" else None,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
+                _temp_dir=self._own_folder,
                 **_QUIET,
             )
         except (RuntimeError, OSError, ray.exceptions.RayError) as error:

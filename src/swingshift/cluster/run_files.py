@@ -78,11 +78,16 @@ class RunFiles:
         summary = summarise(self._totals, device_seconds, wall_s=wall_s, exit_reason=exit_reason)
         summary["num_failed_groups"] = max(summary["num_failed_groups"], self.num_failed_groups)
         write_summary(self._folder / "summary.json", summary)
+        if summary["num_cycles"]:
+            self._draw()
+        if self._console is not None:
+            self._console.rich.print(render_summary(summary))
+            hint = " (run.png shows who did what when)" if summary["num_cycles"] else ""
+            self._console.note(f"everything is in {self._folder}/{hint}")
+        return summary
+
+    def _draw(self) -> None:
         with Guard("picture")():
             from swingshift.observe.picture import draw_run  # takes its time, so not before training begins
 
             draw_run(self._folder)
-        if self._console is not None:
-            self._console.rich.print(render_summary(summary))
-            self._console.note(f"everything is in {self._folder}/ (run.png shows who did what when)")
-        return summary

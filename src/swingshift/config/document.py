@@ -8,7 +8,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from swingshift.config.keys import Key, all_keys, format_value
-from swingshift.config.schema import SwingshiftConfig
 from swingshift.config.section import Section
 
 _INTRODUCTION = """\

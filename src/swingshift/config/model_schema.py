@@ -18,8 +18,8 @@ class WarmStartConfig(Section):
     until_loss: float | None = Field(
         default=None,
         gt=0,
-        description="Stop early once the loss per token is below this. A sampled answer of n tokens is then right with "
-        "a probability of about exp(-n × loss), whatever the seed.",
+        description="Stop early once the loss per token is below this. A sampled answer of n tokens is then right "
+        "with a probability of about exp(-n × loss), whatever the seed.",
     )
 
 

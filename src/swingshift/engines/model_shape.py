@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from swingshift.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -48,6 +49,8 @@ class ModelShape:
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype | None = None) -> int:
     """Bytes of KV cache one token takes. ``dtype``: of the cache; unset: the config's, else float32."""
+    import torch  # only here: the check below is also for processes that compute nothing
+
     own = dtype or getattr(config, "dtype", None) or torch.float32
     return ModelShape.from_config(config).kv_bytes_per_token(own)
 

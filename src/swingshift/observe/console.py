@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -69,6 +70,14 @@ def read_status(row: Mapping[str, float], state: str, decision: str) -> Status:
     )
 
 
+class _Terminal(RichConsole):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more (``… | head``). Rich would end the program; training goes on unseen."""
+        self.quiet = True
+        # What is still buffered must go somewhere when the interpreter closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Console:
     """``update`` after every cycle, ``note`` for what happens in between, ``close`` at the end.
 
@@ -83,7 +92,7 @@ class Console:
         line_interval_s: float = _LINE_INTERVAL_S,
         now_fn: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rich = console or RichConsole()
+        self.rich = console or _Terminal()
         self._now = now_fn
         self._line_interval_s = line_interval_s
         self._start_s = now_fn()

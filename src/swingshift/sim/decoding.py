@@ -6,18 +6,21 @@ A decode step with ``b`` running responses and ``k`` tokens in their KV caches t
 
 and gives every running response one token, so ``k`` grows by ``b`` a step and ``n`` steps from now take
 
-    ``n × step_s + per_kv_token_s × b × n² / 2``.
+    ``n × step_s + per_kv_token_s × b × n² / 2``
 
-All running responses share one step counter: a response is described by the counter's values at which it starts
-and ends, and no event per token is needed. Prefill runs before the next decode step and stops decoding meanwhile.
+(``k`` counts as it is on average during a step). All running responses share one step counter: a response is
+described by the counter's values at which it starts and ends, and no event per token is needed. Prefill runs first
+in, first out before the next decode step and stops decoding meanwhile. What joins in the middle of a step does not
+wait for its end, which a real engine would do: an error of at most one step an arrival.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -32,15 +35,24 @@ class DecodeCost:
     per_prefill_token_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot(Generic[T]):
-    """One running response: ``context`` tokens were in its cache when it joined at ``start``."""
+    """One running response: ``context`` tokens were in its cache when it joined at step ``start``."""
 
     key: T
     context: int
     start: float
     end: float
-    order: int
+    prefill_s: float
+    """Its own prefill still to be done."""
+    is_in: bool = True
+
+
+class Progress(NamedTuple):
+    """What a response had when it left: tokens (a fraction while a step is under way), prefill not yet done."""
+
+    num_steps: float
+    prefill_left_s: float
 
 
 @dataclass(slots=True)
@@ -54,27 +66,38 @@ class DecodeBatch(Generic[T]):
     prefill_s: float = 0.0
     """Prefill still to be done before the next decode step."""
     slots: dict[T, Slot[T]] = field(default_factory=dict)
-    _ends: list[tuple[float, int, T]] = field(default_factory=list)
+    _ends: list[tuple[float, int, Slot[T]]] = field(default_factory=list)
+    _prefilling: deque[Slot[T]] = field(default_factory=deque)
     _order: int = 0
 
     def join(self, key: T, context: int, num_new: int, num_prefill: int) -> None:
         """A response joins: ``context`` cached tokens, ``num_prefill`` of them to prefill, ``num_new`` to come."""
-        self._order += 1
-        slot = Slot(key, context, self.steps, self.steps + num_new, self._order)
+        assert key not in self.slots, "joined twice"
+        prefill_s = num_prefill * self.cost.per_prefill_token_s
+        slot = Slot(key, context, self.steps, self.steps + num_new, prefill_s)
         self.slots[key] = slot
         self.kv_tokens += context
-        self.prefill_s += num_prefill * self.cost.per_prefill_token_s
-        heapq.heappush(self._ends, (slot.end, slot.order, key))
+        if prefill_s > 0.0:
+            self.prefill_s += prefill_s
+            self._prefilling.append(slot)
+        self._order += 1
+        heapq.heappush(self._ends, (slot.end, self._order, slot))
 
-    def leave(self, key: T) -> float:
-        """A response leaves; returns how many tokens it got, a fraction while a step is under way."""
+    def leave(self, key: T) -> Progress:
+        """A response leaves, finished or not; nobody waits for the rest of its prefill."""
         slot = self.slots.pop(key)
-        done = self.steps - slot.start
-        self.kv_tokens -= slot.context + done
-        if not self.slots:
-            self.kv_tokens = 0.0
+        slot.is_in = False
+        progress = Progress(self.steps - slot.start, slot.prefill_s)
+        if self.slots:
+            self.kv_tokens -= slot.context + progress.num_steps
+            self.prefill_s -= slot.prefill_s
+            slot.prefill_s = 0.0
+        else:
+            # Counting starts anew, so that rounding errors never add up over a whole run.
+            self.steps = self.kv_tokens = self.prefill_s = 0.0
             self._ends.clear()
-        return done
+            self._prefilling.clear()
+        return progress
 
     def youngest(self) -> T:
         """The response that joined last (the one to preempt)."""
@@ -82,52 +105,61 @@ class DecodeBatch(Generic[T]):
 
     def advance(self, elapsed_s: float) -> None:
         """Let time pass."""
-        used = min(elapsed_s, self.prefill_s)
-        self.prefill_s -= used
-        elapsed_s -= used
-        if self.slots and elapsed_s > 0.0:
-            num_steps = self._steps_in(elapsed_s)
+        if self._prefilling:
+            elapsed_s = self._prefill(elapsed_s)
+        batch = len(self.slots)
+        if batch and elapsed_s > 0.0:
+            step_s, growth = self.step_s(), self.cost.per_kv_token_s * batch
+            # The inverse of the time for n steps, in the form that stays exact for small growth.
+            num_steps = 2 * elapsed_s / (step_s + math.sqrt(step_s * step_s + 2 * growth * elapsed_s))
             self.steps += num_steps
-            self.kv_tokens += len(self.slots) * num_steps
+            self.kv_tokens += batch * num_steps
 
     def finished(self, tolerance: float) -> list[T]:
-        """Responses that have got their last token, oldest end first. They stay until they leave."""
+        """Responses that have got their last token (within ``tolerance`` steps), oldest end first.
+
+        Each is reported once and stays until it leaves.
+        """
         done = []
-        while (first := self._first_end()) is not None and first - self.steps <= tolerance:
-            done.append(heapq.heappop(self._ends)[2])
+        ends, limit = self._ends, self.steps + tolerance
+        while ends and ends[0][0] <= limit:
+            slot = heapq.heappop(ends)[2]
+            if slot.is_in:
+                done.append(slot.key)
         return done
 
-    def seconds_to_next_end(self) -> float | None:
-        """Time until the next response ends, if nothing joins or leaves before."""
-        first = self._first_end()
-        return None if first is None else self.prefill_s + self.seconds_for(max(0.0, first - self.steps))
-
-    def seconds_to_kv_tokens(self, limit: float) -> float:
-        """Time until the caches hold ``limit`` tokens, if nothing joins or leaves before."""
-        if not self.slots:
-            return math.inf
-        return self.prefill_s + self.seconds_for(max(0.0, (limit - self.kv_tokens) / len(self.slots)))
+    def seconds_to_next_end(self, max_kv_tokens: float | None = None) -> float | None:
+        """Time until the next response ends or the caches hold so many tokens; None if nothing runs."""
+        ends = self._ends
+        while ends and not ends[0][2].is_in:
+            heapq.heappop(ends)
+        if not ends:
+            return None
+        num_steps, batch = ends[0][0] - self.steps, len(self.slots)
+        if max_kv_tokens is not None:
+            num_steps = min(num_steps, (max_kv_tokens - self.kv_tokens) / batch)
+        if num_steps <= 0.0:
+            return self.prefill_s
+        growth = self.cost.per_kv_token_s * batch
+        return self.prefill_s + num_steps * (self.step_s() + growth * num_steps / 2)
 
     def step_s(self) -> float:
-        """Duration of a step right now."""
+        """Duration of a step that began right now and did not grow."""
         cost = self.cost
         return cost.base_s + cost.per_sequence_s * len(self.slots) + cost.per_kv_token_s * self.kv_tokens
 
-    def seconds_for(self, num_steps: float) -> float:
-        growth = self.cost.per_kv_token_s * len(self.slots)
-        return num_steps * self.step_s() + growth * num_steps * num_steps / 2
-
-    def _steps_in(self, elapsed_s: float) -> float:
-        """The inverse of ``seconds_for``, in the form that stays exact for small growth."""
-        step_s, growth = self.step_s(), self.cost.per_kv_token_s * len(self.slots)
-        return 2 * elapsed_s / (step_s + math.sqrt(step_s * step_s + 2 * growth * elapsed_s))
-
-    def _first_end(self) -> float | None:
-        """The step at which the next response ends; entries of responses that left are dropped."""
-        while self._ends:
-            end, order, key = self._ends[0]
-            slot = self.slots.get(key)
-            if slot is not None and slot.order == order:
-                return end
-            heapq.heappop(self._ends)
-        return None
+    def _prefill(self, elapsed_s: float) -> float:
+        """Work off the prefill queue; returns the seconds left for decoding."""
+        waiting = self._prefilling
+        while waiting and elapsed_s > 0.0:
+            slot = waiting[0]
+            used = min(elapsed_s, slot.prefill_s)
+            slot.prefill_s -= used
+            self.prefill_s -= used
+            elapsed_s -= used
+            if slot.prefill_s > 0.0:
+                return 0.0
+            waiting.popleft()
+        if not waiting:
+            self.prefill_s = 0.0
+        return elapsed_s

@@ -1,4 +1,9 @@
-"""The invariants of the design, checked on a live session and its simulated ports after every event."""
+"""The invariants of the design, checked on a live session and its simulated ports after every batch of events.
+
+Conservation is checked whenever a group moved. Replicas and devices are all checked whenever weights, lending or
+routing changed and after every nth batch, in between only those to which something happened: a world of a thousand
+replicas does not pay for all of them at each event. With n = 1 (small worlds, tests) everything is checked always.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +14,82 @@ from swingshift.runtime.session import Session
 from swingshift.sim.device import SimDevice
 from swingshift.sim.replica import SimReplica
 
-
-def check_invariants(
-    session: Session,
-    standalone: Sequence[SimReplica],
-    hybrid: Sequence[SimReplica],
-    devices: Iterable[SimDevice],
-) -> None:
-    _conservation(session)
-    _routing(session, [*standalone, *hybrid])
-    for device in devices:
-        device.check()
-    _lending(session, hybrid)
+_SMALL_WORLD = 8
+_RARELY = 512
 
 
-def _conservation(session: Session) -> None:
+class InvariantChecker:
+    """``full_check_every``: batches of events between two checks of everything; None: 1 with few replicas."""
+
+    def __init__(
+        self,
+        session: Session,
+        standalone: Sequence[SimReplica],
+        hybrid: Sequence[SimReplica],
+        devices: Sequence[SimDevice],
+        full_check_every: int | None = None,
+    ) -> None:
+        self._session = session
+        self._replicas = [*standalone, *hybrid]
+        self._hybrid = hybrid
+        self._devices = devices
+        self._every = full_check_every or (1 if len(self._replicas) <= _SMALL_WORLD else _RARELY)
+        self._batches = 0
+        self._seen: tuple[object, ...] = ()
+        self._counts: tuple[int, ...] = ()
+        self._touched: dict[SimReplica, None] = {}
+        for replica in self._replicas:
+            replica.touched = self._touched
+
+    def after_events(self) -> None:
+        """One batch of events was handled."""
+        controller, table = self._session.controller, self._session.balancer.table
+        state = (controller.version, controller.state, len(table))
+        self._batches += 1
+        if state != self._seen or self._batches % self._every == 0:
+            self._seen = state
+            self.check_all()
+            return
+        counts = _counts(self._session)
+        if counts != self._counts:
+            self._counts = counts
+            check_conservation(self._session)
+        if self._touched:
+            check_routing(self._session, self._touched)
+            for replica in self._touched:
+                for device in replica.sim_devices:
+                    device.check()
+            self._touched.clear()
+
+    def check_all(self) -> None:
+        self._touched.clear()
+        check_conservation(self._session)
+        check_routing(self._session, self._replicas)
+        for device in self._devices:
+            device.check()
+        check_lending(self._session, self._hybrid)
+
+
+def _counts(session: Session) -> tuple[int, ...]:
+    """As long as they are the same no group moved: conservation need not be checked again."""
+    rollouter = session.rollouter
+    ledger = rollouter.ledger
+    moved = (ledger.num_submitted, ledger.num_generated, ledger.num_consumed, ledger.num_failed)
+    return (*moved, len(ledger.live), len(rollouter.queue), rollouter.budget.staleness_samples)
+
+
+def check_conservation(session: Session) -> None:
     """Every submitted group is in flight, queued, consumed or failed, and the budget holds."""
     rollouter = session.rollouter
-    rollouter.ledger.check()
-    assert rollouter.ledger.num_queued == len(rollouter.queue)
+    ledger, budget = rollouter.ledger, rollouter.budget
+    ledger.check()
+    assert ledger.num_queued == len(rollouter.queue)
     assert len(rollouter.queue) <= rollouter.queue.capacity
-    assert rollouter.budget.staleness_samples >= len(rollouter.ledger.live), "an outstanding group is not budgeted"
-    assert rollouter.budget.staleness_samples <= rollouter.budget.max_required_samples
+    assert budget.staleness_samples >= len(ledger.live), "an outstanding group is not budgeted"
+    assert budget.staleness_samples <= budget.max_required_samples
 
 
-def _routing(session: Session, replicas: Sequence[SimReplica]) -> None:
+def check_routing(session: Session, replicas: Iterable[SimReplica]) -> None:
     """Routable replicas are awake, hold the current version and never more requests than were routed to them."""
     version = session.controller.version
     table = session.balancer.table
@@ -47,11 +103,11 @@ def _routing(session: Session, replicas: Sequence[SimReplica]) -> None:
         assert replica.num_requests <= table.load(replica.id), f"{replica.id} runs requests nobody routed to it"
 
 
-def _lending(session: Session, hybrid: Sequence[SimReplica]) -> None:
+def check_lending(session: Session, hybrid: Sequence[SimReplica]) -> None:
     """The state says what is true."""
     state = session.controller.state
     routable = [r.id for r in hybrid if r.id in session.balancer.table]
     if state is LendingState.STANDALONE_ONLY:
         assert not routable, f"{routable} are routable while nothing is lent"
-        awake = [r.id for r in hybrid if r.device.rollout_awake]
+        awake = [r.id for r in hybrid if r.is_awake]
         assert not awake, f"{awake} are awake while nothing is lent"

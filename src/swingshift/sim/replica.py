@@ -1,115 +1,109 @@
-"""A simulated inference engine: continuous batching by a cost model, event-driven.
+"""A simulated inference engine: the port's states and verbs around ``serving.Serving``, event-driven.
 
-A decode step with ``n`` running responses takes ``step_base_s + n × step_per_sequence_s`` and gives each of them a
-token; prefill costs ``prefill_per_token_s`` a token and is charged to the response that needs it. Responses
-beyond ``max_num_seqs`` wait, first in first out.
-
-A response's first token is its total length and its ``i``-th token is ``i``, so that whoever resumes it knows
-how much is left, and any lost, doubled or reordered token shows.
+Between two events (a request comes or ends, the KV cache fills up) nothing is computed: one timer per replica
+waits for the next. A response's tokens are ``SimTokens``, so any lost, doubled or reordered token shows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from swingshift.core.types import (
-    FinishReason,
-    GenerationRequest,
-    ReplicaKind,
-    TokenOutput,
-    Tokens,
-    VersionSpans,
-    WeightVersion,
-    join_spans,
-)
+from swingshift.core.types import GenerationRequest, ReplicaKind, TokenOutput, WeightVersion
 from swingshift.errors import NotAcceptingError, ReplicaDiedError
+from swingshift.sim.decoding import DecodeCost
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
-
-# Progress is kept in float tokens; a response is done when it is this close to its end, or closer than the clock
-# can tell (late in a long run).
-_EPSILON = 1e-6
+from swingshift.sim.serving import Finished, Lengths, Pauses, Serving, no_pauses
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCost:
+    """Seconds per step, token and verb; see ``decoding`` for the step's formula."""
+
     step_base_s: float = 0.01
     step_per_sequence_s: float = 0.0
+    step_per_kv_token_s: float = 0.0
     prefill_per_token_s: float = 0.0
     max_num_seqs: int = 8
+    kv_capacity_tokens: int | None = None
     abort_s: float = 0.001
     sleep_s: float = 0.01
     wake_s: float = 0.01
     kv_cache_s: float = 0.001
 
-
-@dataclass(slots=True)
-class _Response:
-    """One response on the replica. ``done`` counts its new tokens, a fraction while a step is under way."""
-
-    request: _Running
-    index: int
-    prefix: Tokens
-    length: int
-    prefill_s: float
-    done: float = 0.0
-    spans: VersionSpans = ()
-    num_spanned: int = 0
-    output: TokenOutput | None = None
+    def __post_init__(self) -> None:
+        assert self.step_base_s > 0.0, "a decode step takes time"
+        assert self.max_num_seqs >= 1 and (self.kv_capacity_tokens is None or self.kv_capacity_tokens >= 1)
 
     @property
-    def left(self) -> float:
-        return self.length - len(self.prefix) - self.done
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    request: GenerationRequest
-    future: asyncio.Future[tuple[TokenOutput, ...]]
-    responses: list[_Response] = field(default_factory=list)
+    def decode(self) -> DecodeCost:
+        return DecodeCost(
+            self.step_base_s, self.step_per_sequence_s, self.step_per_kv_token_s, self.prefill_per_token_s
+        )
 
 
 class SimReplica:
-    """``lengths(request_id, index)`` draws the length of a new response."""
+    """One engine on ``devices``, made inside the running loop.
+
+    ``lengths(request_id, index)`` draws the length of a new response, ``pauses`` its tool calls.
+    ``touched`` collects replicas to which something happened (an ordered set; whoever reads it empties it).
+    """
 
     def __init__(
         self,
         replica_id: str,
         kind: ReplicaKind,
-        device: SimDevice,
+        devices: Sequence[SimDevice],
         cost: ReplicaCost,
-        lengths: Callable[[str, int], int],
+        lengths: Lengths,
         faults: FaultHook = no_faults,
+        pauses: Pauses = no_pauses,
     ) -> None:
         self.id = replica_id
         self.kind = kind
-        self.devices: tuple[str, ...] = (device.name,)
-        self.device = device
+        self.devices: tuple[str, ...] = tuple(d.name for d in devices)
+        self.sim_devices = tuple(devices)
         self.cost = cost
-        self.version: WeightVersion = -1
         self.is_dead = False
         self.has_kv_cache = False
         self.has_weights = False
         self.is_accepting = False
         self.is_refusing = kind is ReplicaKind.HYBRID
-        self._lengths = lengths
+        self.num_calls = 0
+        self.touched: dict[SimReplica, None] = {}
+        self._loop = asyncio.get_running_loop()
         self._faults = faults
-        self._requests: dict[str, _Running] = {}
-        self._waiting: deque[_Response] = deque()
-        self._batch: list[_Response] = []
+        self._serving = Serving(cost.decode, cost.max_num_seqs, cost.kv_capacity_tokens, lengths, pauses)
+        self._futures: dict[str, asyncio.Future[tuple[TokenOutput, ...]]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._last_s = 0.0
         if kind is ReplicaKind.STANDALONE:
             self.has_kv_cache = True
-            device.rollout_awake = True
+            self._hold_devices(True)
 
     @property
     def num_requests(self) -> int:
-        return len(self._requests)
+        return len(self._futures)
+
+    @property
+    def serving(self) -> Serving:
+        """Its requests and counters, as of the last event."""
+        return self._serving
+
+    @property
+    def version(self) -> WeightVersion:
+        return self._serving.version
+
+    @property
+    def is_awake(self) -> bool:
+        """Does it hold memory on its devices?"""
+        return any(device.rollout_awake for device in self.sim_devices)
+
+    def _hold_devices(self, hold: bool) -> None:
+        self.touched[self] = None
+        for device in self.sim_devices:
+            device.rollout_awake = hold
 
     # --- generation -------------------------------------------------------------------------------------------
 
@@ -117,108 +111,49 @@ class SimReplica:
         await self._called("generate")
         if self.is_refusing:
             raise NotAcceptingError(f"{self.id} is asleep or going to sleep")
-        future: asyncio.Future[tuple[TokenOutput, ...]] = asyncio.get_running_loop().create_future()
-        running = _Running(request, future)
-        for index, (prefix, budget) in enumerate(zip(request.prefixes, request.budgets, strict=True)):
-            running.responses.append(self._response(running, index, prefix, budget))
-        self._requests[request.request_id] = running
+        future: asyncio.Future[tuple[TokenOutput, ...]] = self._loop.create_future()
         self._advance()
-        self._waiting.extend(running.responses)
+        self._futures[request.request_id] = future
+        self._serving.submit(request)
         self._schedule()
         try:
             return await future
         finally:
-            if self._requests.get(request.request_id) is running:
-                self._drop(running)
-
-    def _response(self, running: _Running, index: int, prefix: Tokens, budget: int) -> _Response:
-        wanted = prefix[0] if prefix else self._lengths(running.request.request_id, index)
-        assert prefix in ((), (wanted, *range(1, len(prefix)))), "a resumed response lost or doubled tokens"
-        length = min(wanted, len(prefix) + budget)
-        num_prefill = len(running.request.prompt_ids) + len(prefix)
-        return _Response(running, index, prefix, length, num_prefill * self.cost.prefill_per_token_s)
+            if self._futures.get(request.request_id) is future:
+                self._advance()
+                if self._futures.pop(request.request_id, None) is not None:
+                    self._serving.drop(request.request_id)
+                self._schedule()
 
     def _advance(self) -> None:
-        """Bring every running response to now, at the rate of the batch it ran in."""
-        now = asyncio.get_running_loop().time()
-        elapsed_s, self._last_s = now - self._last_s, now
-        if not self._batch or not self.is_accepting:
-            return
-        assert self.has_weights and self.has_kv_cache, f"{self.id} decodes without weights or KV cache"
-        step_s = self._step_s()
-        for response in self._batch:
-            used_s = min(elapsed_s, response.prefill_s)
-            response.prefill_s -= used_s
-            response.done = min(response.done + (elapsed_s - used_s) / step_s, response.done + response.left)
-            self._span(response)
-        near = max(_EPSILON, 4 * math.ulp(now) / step_s)
-        for response in [r for r in self._batch if r.left <= near and r.prefill_s <= 0]:
-            response.done = float(response.length - len(response.prefix))
-            self._span(response)
-            self._finish(response, self._reason(response))
+        """Bring the batch to now and answer whoever is finished."""
+        if not (self.has_weights and self.has_kv_cache):
+            assert not self._serving.num_running, f"{self.id} decodes without weights or KV cache"
+        ended = self._serving.advance(self._loop.time())
+        if ended:
+            self._answer(ended)
 
-    def _step_s(self) -> float:
-        return self.cost.step_base_s + len(self._batch) * self.cost.step_per_sequence_s
-
-    def _span(self, response: _Response) -> None:
-        whole = int(response.done + _EPSILON)
-        if whole > response.num_spanned:
-            new = ((self.version, whole - response.num_spanned),)
-            response.spans, response.num_spanned = join_spans(response.spans, new), whole
-
-    def _reason(self, response: _Response) -> FinishReason:
-        wanted = response.prefix[0] if response.prefix else self._tokens(response)[0]
-        return FinishReason.STOP if wanted == response.length else FinishReason.LENGTH
-
-    def _tokens(self, response: _Response) -> Tokens:
-        """Prefix and new tokens."""
-        total = len(response.prefix) + response.num_spanned
-        if response.prefix:
-            return (response.prefix[0], *range(1, total))
-        wanted = self._lengths(response.request.request.request_id, response.index)
-        return (wanted, *range(1, total)) if total else ()
-
-    def _finish(self, response: _Response, reason: FinishReason) -> None:
-        tokens = self._tokens(response)[len(response.prefix) :]
-        prefilled = len(response.request.request.prompt_ids) + len(response.prefix)
-        response.output = TokenOutput(
-            tokens, (-1.0,) * len(tokens), response.spans, reason, num_prefill_tokens=prefilled
-        )
-        if response in self._batch:
-            self._batch.remove(response)
-        else:
-            self._waiting.remove(response)
-        outputs = [r.output for r in response.request.responses]
-        complete = [o for o in outputs if o is not None]
-        if len(complete) == len(outputs):
-            del self._requests[response.request.request.request_id]
-            if not response.request.future.done():
-                response.request.future.set_result(tuple(complete))
+    def _answer(self, finished: Iterable[Finished]) -> None:
+        for request_id, outputs in finished:
+            self.touched[self] = None
+            future = self._futures.pop(request_id)
+            if not future.done():
+                future.set_result(outputs)
 
     def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self.is_accepting or self.is_dead:
+        """Admit who waits and set the timer for the next event."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if self.is_dead or not self.is_accepting:
             return
-        while self._waiting and len(self._batch) < self.cost.max_num_seqs:
-            self._batch.append(self._waiting.popleft())
-        if self._batch:
-            step_s = self._step_s()
-            next_s = min(r.prefill_s + r.left * step_s for r in self._batch)
-            self._timer = asyncio.get_running_loop().call_later(max(next_s, 0.0), self._tick)
+        seconds = self._serving.admit()
+        if seconds is not None:
+            self._timer = self._loop.call_at(self._serving.now + seconds, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self._advance()
-        self._schedule()
-
-    def _drop(self, running: _Running) -> None:
-        """The caller went away."""
-        self._advance()
-        del self._requests[running.request.request_id]
-        self._batch = [r for r in self._batch if r.request is not running]
-        self._waiting = deque(r for r in self._waiting if r.request is not running)
         self._schedule()
 
     # --- verbs ------------------------------------------------------------------------------------------------
@@ -227,7 +162,7 @@ class SimReplica:
         await self._called("abort")
         self.is_refusing = self.is_refusing or refuse
         await self._work(self.cost.abort_s)
-        num_aborted = self._abort(list(self._requests))
+        num_aborted = self._abort(list(self._futures))
         self.is_accepting = False
         self._schedule()
         return num_aborted
@@ -235,20 +170,14 @@ class SimReplica:
     async def abort_requests(self, request_ids: Sequence[str]) -> int:
         await self._called("abort_requests")
         await self._work(self.cost.abort_s)
-        return self._abort([r for r in request_ids if r in self._requests])
+        return self._abort(request_ids)
 
-    def _abort(self, request_ids: list[str]) -> int:
+    def _abort(self, request_ids: Sequence[str]) -> int:
         self._advance()
-        num_aborted = 0
-        for request_id in request_ids:
-            running = self._requests.get(request_id)
-            if running is not None:
-                num_aborted += 1
-                for response in running.responses:
-                    if response.output is None:
-                        self._finish(response, FinishReason.ABORT)
+        running = [r for r in request_ids if r in self._futures]
+        self._answer(self._serving.abort(running))
         self._schedule()
-        return num_aborted
+        return len(running)
 
     async def resume_generation(self) -> None:
         await self._called("resume_generation")
@@ -260,7 +189,7 @@ class SimReplica:
 
     async def release_kv_cache(self) -> None:
         await self._called("release_kv_cache")
-        assert not self._batch, f"{self.id} released its KV cache under a running request"
+        assert not self._serving.num_running, f"{self.id} released its KV cache under a running request"
         await self._work(self.cost.kv_cache_s)
         self.has_kv_cache = False
 
@@ -271,20 +200,18 @@ class SimReplica:
 
     async def sleep(self, level: int = 2) -> None:
         await self._called("sleep")
-        assert not self._batch, f"{self.id} slept under a running request"
+        assert not self._serving.num_running, f"{self.id} slept under a running request"
         self.is_refusing = True
         self.is_accepting = False
-        for running in list(self._requests.values()):
-            running.future.set_exception(NotAcceptingError(f"{self.id} went to sleep"))
-            self._drop(running)
+        self._fail_all(NotAcceptingError(f"{self.id} went to sleep"))
         await self._work(self.cost.sleep_s)
         self.has_kv_cache = self.has_weights = False
-        self.device.rollout_awake = False
+        self._hold_devices(False)
 
     async def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
         await self._called("wake_up")
         await self._work(self.cost.wake_s)
-        self.device.rollout_awake = True
+        self._hold_devices(True)
         if "kv_cache" in tags:
             # Awake and paused: requests that arrive now are held until generation resumes.
             self.has_kv_cache = True
@@ -293,25 +220,30 @@ class SimReplica:
     def write_weights(self, version: WeightVersion) -> None:
         """Called by the simulated weight sync."""
         self._check_alive()
-        assert not self._batch, f"weights of {self.id} were written under a running request"
+        assert not self._serving.num_running, f"weights of {self.id} were written under a running request"
         assert version >= self.version, "weight versions only grow"
-        self.version = version
+        self.touched[self] = None
+        self._serving.version = version
         self.has_weights = True
 
     def die(self) -> None:
         """The process is gone, and its memory with it: every call fails from now on."""
         self.is_dead = True
-        self.device.rollout_awake = False
+        self._hold_devices(False)
         self._schedule()
-        for running in list(self._requests.values()):
-            if not running.future.done():
-                running.future.set_exception(ReplicaDiedError(f"{self.id} died"))
-        self._requests.clear()
-        self._batch.clear()
-        self._waiting.clear()
+        self._fail_all(ReplicaDiedError(f"{self.id} died"))
+
+    def _fail_all(self, error: Exception) -> None:
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(error)
+        self._futures.clear()
+        self._serving.clear()
 
     async def _called(self, verb: str) -> None:
         self._check_alive()
+        self.num_calls += 1
+        self.touched[self] = None
         try:
             await self._faults(self.id, verb)
         except ReplicaDiedError:

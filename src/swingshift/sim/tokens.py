@@ -10,17 +10,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+Pause = tuple[int, float]
+"""After so many tokens a response waits so many seconds for a tool."""
 
-@dataclass(frozen=True, slots=True)
+
+# Nobody changes them, but frozen classes take three times as long to make, and simulations make many.
+@dataclass(slots=True)
 class SimTokens(Sequence[int]):
     """Positions ``start`` to ``stop`` of a response that would have ``wanted`` tokens without any budget.
 
-    A token's value is its position.
+    A token's value is its position. What the response still has to go through travels with its tokens: all its
+    ``pauses``, and when (virtual seconds) the tool answers that it was waiting for at ``stop``.
     """
 
     wanted: int
     start: int
     stop: int
+    pauses: tuple[Pause, ...] = ()
+    ready_at: float = 0.0
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -30,24 +37,29 @@ class SimTokens(Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[int]: ...
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        return range(self.start, self.stop)[index]
+        positions = range(self.start, self.stop)[index]
+        if isinstance(positions, int):
+            return positions
+        assert positions.step == 1, "simulated tokens come in order"
+        return SimTokens(self.wanted, positions.start, positions.stop, self.pauses)
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.start, self.stop))
 
     def __add__(self, other: Any) -> SimTokens:
-        if not len(other):
+        if type(other) is not SimTokens:
+            assert not len(other), "only simulated tokens follow simulated ones"
             return self
-        assert isinstance(other, SimTokens) and other.wanted == self.wanted, "tokens of two responses were mixed"
-        assert other.start == self.stop, f"tokens {other.start}… follow token {self.stop - 1}"
-        return SimTokens(self.wanted, self.start, other.stop)
+        assert other.wanted == self.wanted, "tokens of two responses were mixed"
+        assert other.start == self.stop, f"token {other.start} follows token {self.stop - 1}: lost or doubled"
+        return SimTokens(self.wanted, self.start, other.stop, self.pauses, other.ready_at)
 
     def __radd__(self, other: Any) -> SimTokens:
         assert not len(other) and self.start == 0, "the first tokens of a response are missing"
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SimLogProbs(Sequence[float]):
     """``num`` equal log-probs."""
 

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan
 from swingshift.core.types import ReplicaKind, SamplingParams
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.ports import RewardFn
 from swingshift.runtime.rollouter import RolloutSettings
 from swingshift.runtime.session import Ports, Saver, Session, SessionSettings
 from swingshift.runtime.train_loop import CycleReport
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
-from swingshift.sim.invariants import check_invariants
+from swingshift.sim.invariants import InvariantChecker
 from swingshift.sim.loop import VirtualTimeLoop, run_virtual
 from swingshift.sim.replica import ReplicaCost, SimReplica
+from swingshift.sim.serving import Pauses, no_pauses
 from swingshift.sim.trainer import SimTrainer, SimWeightSync, TrainerCost
 from swingshift.sim.workload import SimPrompts, SimReward, constant_lengths
 
 
+def _ignore(item: object) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class WorldConfig:
-    """Everything that defines a simulated run."""
+    """Everything that defines a simulated run. Replicas span ``devices_per_replica`` devices each.
+
+    ``num_standalone`` and ``num_hybrid`` count replicas: the trainer has ``num_hybrid × devices_per_replica``
+    devices, also where nothing is lent.
+    """
 
     num_standalone: int = 1
     num_hybrid: int = 1
+    devices_per_replica: int = 1
     lend: bool = True
     policy: str = "default"
     deactivate_ratio: float = 0.6
@@ -41,9 +54,16 @@ class WorldConfig:
     max_tokens: int = 100
     num_prompts: int = 64
     lengths: Callable[[str, int], int] = constant_lengths(50)
+    pauses: Pauses | None = None
+    """Tool calls of multi-turn responses; None: none."""
+    prompt_length: int = 16
+    seed: int = 0
+    """Of routing; the workload's functions have their own."""
     replica_cost: ReplicaCost = ReplicaCost()
+    hybrid_replica_cost: ReplicaCost | None = None
+    """None: hybrid replicas cost what standalone ones do."""
     trainer_cost: TrainerCost = TrainerCost()
-    reward: SimReward = SimReward()
+    reward: RewardFn = SimReward()
     max_sample_retries: int = 2
     max_failed_ratio: float = 0.1
     enable_rebalance: bool = True
@@ -53,11 +73,18 @@ class WorldConfig:
     save_freq: int = -1
     test_freq: int = -1
     call_timeout_s: float = 600.0
+    train_timeout_s: float = 7200.0
     replica_wait_timeout_s: float = 3600.0
     faults: FaultHook = no_faults
     saver: Saver | None = None
     validate: Callable[[GenerationClient, int], Awaitable[dict[str, float]]] | None = None
     policy_object: DynamicSchedulePolicyBase | None = None
+    on_report: Callable[[CycleReport], None] = _ignore
+    on_span: Callable[[DeviceSpan], None] = _ignore
+    keep_history: bool = True
+    """False: the world keeps no reports, spans or trained ids, and memory does not grow with the run."""
+    full_check_every: int | None = None
+    """Check all replicas after every nth batch of events (else those touched); None: 1 in a small world."""
 
     @property
     def numbers(self) -> BudgetNumbers:
@@ -70,7 +97,7 @@ class WorldConfig:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class World:
     """A built run: its session and the simulated things around it."""
 
@@ -91,40 +118,66 @@ class World:
 
 def build_world(config: WorldConfig) -> World:
     """Inside a running virtual-time loop."""
-    rollout_devices = [SimDevice(f"standalone-{i}") for i in range(config.num_standalone)]
-    train_devices = [SimDevice(f"hybrid-{i}") for i in range(config.num_hybrid)]
-
-    def replica(device: SimDevice, kind: ReplicaKind) -> SimReplica:
-        return SimReplica(device.name, kind, device, config.replica_cost, config.lengths, config.faults)
-
-    standalone = [replica(d, ReplicaKind.STANDALONE) for d in rollout_devices]
-    hybrid = [replica(d, ReplicaKind.HYBRID) for d in train_devices] if config.lend else []
-    trainer = SimTrainer(train_devices, config.trainer_cost, config.faults)
-    policy = config.policy_object or build_policy(
-        config.policy if config.lend else "static_fully_async",
-        deactivate_ratio=config.deactivate_ratio,
-        only_hybrid=config.num_standalone == 0,
-    )
-    world: World
+    span = config.devices_per_replica
+    assert span >= 1, "a replica spans at least one device"
+    rollout_devices = [SimDevice(f"standalone-{i}") for i in range(config.num_standalone * span)]
+    train_devices = [SimDevice(f"hybrid-{i}") for i in range(config.num_hybrid * span)]
+    standalone = _replicas(config, ReplicaKind.STANDALONE, rollout_devices, config.replica_cost)
+    hybrid_cost = config.hybrid_replica_cost or config.replica_cost
+    hybrid = _replicas(config, ReplicaKind.HYBRID, train_devices, hybrid_cost) if config.lend else []
+    trainer = SimTrainer(train_devices, config.trainer_cost, config.faults, config.keep_history)
     ports = Ports(
         trainer=trainer,
         standalone=standalone,
         hybrid=hybrid,
         weight_sync=SimWeightSync(trainer, config.faults),
-        prompts=SimPrompts(config.num_prompts),
+        prompts=SimPrompts(config.num_prompts, config.prompt_length),
         reward=config.reward,
         saver=config.saver,
         validate=config.validate,
     )
+    world: World
 
     async def on_cycle(report: CycleReport) -> None:
-        world.reports.append(report)
+        config.on_report(report)
+        if config.keep_history:
+            world.reports.append(report)
 
-    session = Session(
-        ports, _settings(config), policy, on_cycle=on_cycle, on_span=lambda span: world.spans.append(span)
-    )
+    def on_span(span: DeviceSpan) -> None:
+        config.on_span(span)
+        if config.keep_history:
+            world.spans.append(span)
+
+    session = Session(ports, _settings(config), _policy(config), on_cycle=on_cycle, on_span=on_span)
     world = World(session, trainer, standalone, hybrid, rollout_devices + train_devices)
     return world
+
+
+def _replicas(
+    config: WorldConfig, kind: ReplicaKind, devices: list[SimDevice], cost: ReplicaCost
+) -> list[SimReplica]:
+    """One replica on each ``devices_per_replica`` neighbouring devices."""
+    span = config.devices_per_replica
+    return [
+        SimReplica(
+            f"{kind.value}-{i}",
+            kind,
+            devices[i * span : (i + 1) * span],
+            cost,
+            config.lengths,
+            config.faults,
+            config.pauses or no_pauses,
+        )
+        for i in range(len(devices) // span)
+    ]
+
+
+def _policy(config: WorldConfig) -> DynamicSchedulePolicyBase:
+    return config.policy_object or build_policy(
+        config.policy if config.lend else "static_fully_async",
+        deactivate_ratio=config.deactivate_ratio,
+        only_hybrid=config.num_standalone == 0,
+    )
 
 
 def _settings(config: WorldConfig) -> SessionSettings:
@@ -143,12 +196,14 @@ def _settings(config: WorldConfig) -> SessionSettings:
         save_freq=config.save_freq,
         test_freq=config.test_freq,
         call_timeout_s=config.call_timeout_s,
+        train_timeout_s=config.train_timeout_s,
         replica_wait_timeout_s=config.replica_wait_timeout_s,
+        seed=config.seed,
     )
 
 
 def simulate(config: WorldConfig, script: Callable[[World], None] | None = None) -> World:
-    """Run to the end, invariants checked after every batch of events.
+    """Run to the end, invariants checked after every batch of events (see ``invariants``).
 
     ``script(world)`` runs before the session starts: it may schedule deaths, stops or restores on the loop.
     Whatever ends the run early is raised.
@@ -157,13 +212,28 @@ def simulate(config: WorldConfig, script: Callable[[World], None] | None = None)
 
     async def main() -> World:
         world = build_world(config)
-        loop.after_events = lambda: check_invariants(world.session, world.standalone, world.hybrid, world.devices)
+        checker = InvariantChecker(
+            world.session, world.standalone, world.hybrid, world.devices, config.full_check_every
+        )
+        loop.after_events = checker.after_events
         loop.describe_waits = lambda: world.session.board.describe(loop.time())
         if script is not None:
             script(world)
         world.exit_reason = await world.session.run()
         world.wall_s = asyncio.get_running_loop().time()
-        loop.after_events()
+        checker.check_all()
         return world
 
-    return run_virtual(main(), loop)
+    with _rare_garbage_collection():
+        return run_virtual(main(), loop)
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """A simulation makes many short-lived objects and hardly any cycles: looking less often saves a tenth."""
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)

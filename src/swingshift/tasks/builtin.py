@@ -56,7 +56,9 @@ class SortDigits:
             self.max_digits,
             f"use {self.min_digits} (min_digits) to 40",
         )
-        _require(not self.unique or self.max_digits <= 10, "max_digits", self.max_digits, "there are 10 unique digits")
+        _require(
+            not self.unique or self.max_digits <= 10, "max_digits", self.max_digits, "there are 10 unique digits"
+        )
 
     @property
     def reward_name(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swingshift.errors import ConfigError
 from swingshift.tasks.char_tokenizer import char_tokenizer
@@ -25,10 +26,9 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
             raise ConfigError(f"{KEY}={path}: no such built-in model; use {BUILTIN_MODEL} or a model folder")
         return char_tokenizer()
     _check_folder(path)
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        chosen = _tokenizer_class(path)
+        tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever the model's own files or code raise
         message = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -40,6 +40,21 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _tokenizer_class(path: str) -> Any:
+    """The generic class where the folder asks for just that (our own do): the automatic choice imports torch."""
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        settings = json.loads((Path(path).expanduser() / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = {}
+    if settings.get("tokenizer_class") == PreTrainedTokenizerFast.__name__ and "auto_map" not in settings:
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
 
 
 def _check_folder(path: str) -> None:

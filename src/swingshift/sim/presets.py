@@ -1,0 +1,66 @@
+"""Scenarios by name or file, with overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from swingshift.config.keys import nearest_word
+from swingshift.config.loading import load_as
+from swingshift.errors import ConfigError
+from swingshift.schedule.base import build_policy
+from swingshift.sim.scenario import Scenario
+from swingshift.sim.scenario_world import to_world
+
+FOLDER = Path(__file__).with_name("presets")
+PUBLISHED = ("qwen3.5-35b-a3b-dapo", "separate-async-24xh100")
+"""Presets of published measurements. All others are the suite: workloads made up to cover the ground."""
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def suite_names() -> list[str]:
+    return [name for name in preset_names() if name not in PUBLISHED]
+
+
+def load_scenario(source: str, overrides: Sequence[str] = ()) -> Scenario:
+    """A preset's name or a YAML file, then ``section.key=value`` overrides.
+
+    Raises ConfigError with one line per mistake, sorted by key.
+    """
+    scenario = load_as(Scenario, [_file_of(source)], overrides)
+    check_scenario(scenario)
+    return scenario
+
+
+def _file_of(source: str) -> Path:
+    if source.endswith((".yaml", ".yml")):
+        return Path(source)
+    path = FOLDER / f"{source}.yaml"
+    if path.is_file() and source in preset_names():
+        return path
+    if Path(source).is_file():
+        return Path(source)
+    near = nearest_word(source, preset_names())
+    hint = f"did you mean {near}?" if near else "give a FILE.yaml, or a name that `swingshift simulate` lists"
+    raise ConfigError(f"{source}: no preset and no file is called so; {hint}")
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """What cannot work, across sections. Raises ConfigError naming key, value and remedy."""
+    schedule = scenario.async_training
+    alone = scenario.cluster.rollout_devices == 0
+    if alone and not schedule.use_dynamic_resource_scheduling:
+        raise ConfigError(
+            "cluster.rollout_devices=0: without standalone devices nobody generates; set "
+            "async_training.use_dynamic_resource_scheduling=true or give at least "
+            f"{scenario.cluster.devices_per_replica}"
+        )
+    build_policy(
+        schedule.dynamic_schedule_policy,
+        deactivate_ratio=schedule.dynamic_schedule_deactivate_ratio,
+        only_hybrid=alone,
+    )
+    to_world(scenario)

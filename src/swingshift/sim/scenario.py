@@ -1,0 +1,183 @@
+"""A scenario: everything that defines a simulated run, as a small YAML file.
+
+Section ``async_training`` has the key names of a training run's configuration. Costs follow from ``model``,
+``device`` and ``efficiency`` (see ``hardware``); keys of ``cost`` that are set replace what would follow.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from swingshift.config.section import Section
+
+
+class ClusterSection(Section):
+    """Devices and how they are split."""
+
+    trainer_devices: PositiveInt = Field(default=1, description="Devices that train, and that may be lent.")
+    rollout_devices: int = Field(
+        default=1, ge=0, description="Devices that only generate. 0: training and rollout share the trainer's."
+    )
+    devices_per_replica: PositiveInt = Field(
+        default=1, description="Devices of one inference engine; both splits are whole multiples of it."
+    )
+
+    @model_validator(mode="after")
+    def _whole_replicas(self) -> ClusterSection:
+        for name in ("trainer_devices", "rollout_devices"):
+            number, size = getattr(self, name), self.devices_per_replica
+            if number % size:
+                raise ValueError(f"{name}={number}: is no multiple of devices_per_replica={size}; change one of them")
+        return self
+
+
+class ModelSection(Section):
+    """The model, as far as costs depend on it. Defaults: a dense one of 7.6 billion parameters."""
+
+    num_params: PositiveFloat = Field(default=7.6e9, description="All parameters.")
+    num_active_params: PositiveFloat = Field(
+        default=7.6e9, description="Parameters a token passes through (fewer in a mixture of experts)."
+    )
+    kv_bytes_per_token: PositiveFloat = Field(
+        default=57_344, description="Bytes of keys and values a token keeps, over all layers."
+    )
+    bytes_per_param: PositiveFloat = Field(default=2.0, description="Of the weights that generate.")
+
+
+class DeviceSection(Section):
+    """One accelerator. Defaults: an H100 SXM with PCIe 5 to the host and a port of 400 Gb/s."""
+
+    name: str = Field(default="H100", description="For tables.")
+    flops: PositiveFloat = Field(default=989e12, description="Peak dense 16-bit floating-point operations a second.")
+    memory_bandwidth: PositiveFloat = Field(default=3.35e12, description="Bytes a second.")
+    memory_bytes: PositiveFloat = Field(default=80e9, description="Bytes.")
+    host_bandwidth: PositiveFloat = Field(default=64e9, description="Bytes a second between device and host.")
+    link_bandwidth: PositiveFloat = Field(default=50e9, description="Bytes a second over the network.")
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class EfficiencySection(Section):
+    """What share of the peak is reached, and two speeds that a fit determines."""
+
+    train_speed: PositiveFloat = Field(default=1.0, description="Of training, relative to what all else here says.")
+    rollout_speed: PositiveFloat = Field(default=1.0, description="Of prefill and decoding, likewise.")
+    train_mfu: Share = Field(default=0.35, description="Share of `device.flops` in training.")
+    prefill_mfu: Share = Field(default=0.5, description="Share of `device.flops` in prefill.")
+    decode_mfu: Share = Field(default=0.4, description="Share of `device.flops` in decoding.")
+    decode_bandwidth: Share = Field(default=0.7, description="Share of `device.memory_bandwidth` in decoding.")
+    step_overhead_s: NonNegativeFloat = Field(default=0.002, description="Of every decode step.")
+    memory_fraction: Share = Field(default=0.85, description="Share of memory a standalone engine uses.")
+    hybrid_memory_fraction: Share | None = Field(
+        default=None, description="Share of memory a lent engine uses; unset: as much as a standalone one."
+    )
+
+
+class CostSection(Section):
+    """Direct numbers; what is unset follows from model, device and efficiency."""
+
+    step_base_s: NonNegativeFloat | None = Field(default=None, description="Of a decode step of one replica.")
+    step_per_sequence_s: NonNegativeFloat | None = Field(default=None, description="Per running response and step.")
+    step_per_kv_token_s: NonNegativeFloat | None = Field(default=None, description="Per cached token and step.")
+    prefill_per_token_s: NonNegativeFloat | None = Field(default=None, description="Of one replica.")
+    kv_capacity_tokens: PositiveInt | None = Field(default=None, description="Of one replica.")
+    train_token_device_s: NonNegativeFloat | None = Field(
+        default=None, description="Device-seconds of training on one token (prompts count once per response)."
+    )
+    train_base_s: NonNegativeFloat = Field(default=0.0, description="Seconds of a collection whatever its tokens.")
+    offload_s: NonNegativeFloat | None = Field(default=None, description="Trainer state out, before lending.")
+    onload_s: NonNegativeFloat | None = Field(default=None, description="Trainer state in, after lending.")
+    wake_s: NonNegativeFloat | None = Field(
+        default=None, description="One of the two wake-ups (weights, KV cache) of a lent replica."
+    )
+    sleep_s: NonNegativeFloat | None = Field(default=None, description="Putting a lent replica to sleep.")
+    abort_s: NonNegativeFloat = Field(default=0.05, description="Aborting what is in flight on one replica.")
+    kv_cache_s: NonNegativeFloat = Field(default=0.05, description="Freeing or allocating a KV cache at a sync.")
+    publish_s: NonNegativeFloat | None = Field(default=None, description="Gathering the weights for a sync.")
+    sync_standalone_s: NonNegativeFloat | None = Field(default=None, description="Weights to standalone replicas.")
+    sync_hybrid_s: NonNegativeFloat | None = Field(default=None, description="Weights to a lent replica.")
+    reward_s: NonNegativeFloat = Field(default=0.0, description="Scoring a group; does not hold up the others.")
+
+
+class GenerationSection(Section):
+    """What is generated, and how many responses a replica decodes at once."""
+
+    n: PositiveInt = Field(default=8, description="Responses per prompt.")
+    prompt_length: PositiveInt = Field(default=256, description="Tokens.")
+    response_length: PositiveInt = Field(default=8192, description="Most tokens of a response.")
+    max_num_seqs: PositiveInt = Field(default=256, description="Responses one replica decodes at once.")
+
+
+LengthKind = Literal["constant", "lognormal", "heavy_tailed", "drifting", "empirical"]
+
+
+class LengthsSection(Section):
+    """How long responses are, in tokens; `generation.response_length` cuts them all."""
+
+    kind: LengthKind = Field(default="lognormal", description="Distribution.")
+    median: PositiveInt = Field(default=2000, description="Of `constant` the length itself; not of `empirical`.")
+    sigma: NonNegativeFloat = Field(default=0.6, description="Of the logarithm (not of `constant`, `empirical`).")
+    tail_share: float = Field(default=0.1, ge=0, le=1, description="`heavy_tailed`: share of Pareto responses.")
+    tail_alpha: PositiveFloat = Field(default=1.2, description="`heavy_tailed`: the smaller, the heavier the tail.")
+    last_median: PositiveInt = Field(default=4000, description="`drifting`: the median at the end of the run.")
+    file: str | None = Field(default=None, description="`empirical`: JSON list, or one whole number a line.")
+
+
+class WorkloadSection(Section):
+    """How much is trained on, and how long it is."""
+
+    lengths: LengthsSection = LengthsSection()
+    num_turns: PositiveInt = Field(default=1, description="Turns of a response; a tool call between two of them.")
+    tool_wait_s: PositiveFloat = Field(default=5.0, description="Median seconds of a tool call.")
+    num_cycles: PositiveInt = Field(default=20, description="Sync cycles.")
+    num_groups: PositiveInt | None = Field(default=None, description="Sample groups instead of whole cycles.")
+    seed: int = Field(default=0, description="Of all random draws.")
+
+    @model_validator(mode="after")
+    def _empirical_needs_a_file(self) -> WorkloadSection:
+        if self.lengths.kind == "empirical" and self.lengths.file is None:
+            raise ValueError("lengths.file=null: lengths.kind=empirical needs it; name a file of response lengths")
+        return self
+
+
+class AsyncSection(Section):
+    """Staleness, weight syncs and lending; the key names of a training run."""
+
+    ppo_mini_batch_size: PositiveInt = Field(default=64, description="Sample groups per optimizer step.")
+    require_batches: PositiveInt = Field(default=1, description="Mini-batches per collection.")
+    trigger_parameter_sync_step: PositiveInt = Field(default=4, description="Collections per weight sync.")
+    staleness_threshold: float = Field(
+        default=0.5, ge=0, description="Groups that may be submitted ahead, as a fraction of one sync cycle."
+    )
+    concurrent_samples_per_replica: PositiveInt = Field(
+        default=16, description="Groups in flight per active replica."
+    )
+    use_dynamic_resource_scheduling: bool = Field(default=True, description="Lend the trainer's devices to rollout.")
+    dynamic_schedule_policy: str = Field(default="default", description="A registered name, or `module:Class`.")
+    dynamic_schedule_deactivate_ratio: float = Field(
+        default=0.6, gt=0, le=1, description="Share of a cycle's groups to buffer before the devices go back."
+    )
+    dynamic_schedule_enable_rebalance: bool = Field(
+        default=True, description="Redistribute requests in flight after an activation."
+    )
+    partial_rollout: bool = Field(default=True, description="Continue aborted responses instead of starting over.")
+
+
+class Scenario(Section):
+    """A simulated run: cluster, model, workload, schedule."""
+
+    name: str = Field(default="scenario", min_length=1, description="One word, for tables.")
+    description: str = Field(default="", description="One sentence: what it is, what it shows.")
+    sources: list[str] = Field(default=[], description="Where figures come from, one a line.")
+    assumptions: list[str] = Field(default=[], description="What was assumed, one a line.")
+    cluster: ClusterSection = ClusterSection()
+    model: ModelSection = ModelSection()
+    device: DeviceSection = DeviceSection()
+    efficiency: EfficiencySection = EfficiencySection()
+    cost: CostSection = CostSection()
+    generation: GenerationSection = GenerationSection()
+    workload: WorkloadSection = WorkloadSection()
+    async_training: AsyncSection = AsyncSection()

@@ -1,0 +1,97 @@
+"""From a scenario to a simulated world, and what the whole of its work costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swingshift.sim.bound import Split
+from swingshift.sim.scenario import Scenario
+from swingshift.sim.scenario_costs import replica_cost, trainer_cost
+from swingshift.sim.serving import Lengths
+from swingshift.sim.workload import (
+    constant_lengths,
+    constant_reward,
+    drifting_lengths,
+    empirical_lengths,
+    heavy_tailed_lengths,
+    lognormal_lengths,
+    read_lengths,
+    tool_pauses,
+)
+from swingshift.sim.world import WorldConfig
+
+
+def to_world(scenario: Scenario) -> WorldConfig:
+    """Raises ConfigError where the parts of a scenario contradict each other."""
+    cluster, schedule = scenario.cluster, scenario.async_training
+    size, workload = cluster.devices_per_replica, scenario.workload
+    has_tools = workload.num_turns > 1
+    return WorldConfig(
+        num_standalone=cluster.rollout_devices // size,
+        num_hybrid=cluster.trainer_devices // size,
+        devices_per_replica=size,
+        lend=schedule.use_dynamic_resource_scheduling,
+        policy=schedule.dynamic_schedule_policy,
+        deactivate_ratio=schedule.dynamic_schedule_deactivate_ratio,
+        enable_rebalance=schedule.dynamic_schedule_enable_rebalance,
+        ppo_mini_batch_size=schedule.ppo_mini_batch_size,
+        require_batches=schedule.require_batches,
+        trigger_parameter_sync_step=schedule.trigger_parameter_sync_step,
+        staleness_threshold=schedule.staleness_threshold,
+        concurrent_samples_per_replica=schedule.concurrent_samples_per_replica,
+        partial_rollout=schedule.partial_rollout,
+        num_responses=scenario.generation.n,
+        max_tokens=scenario.generation.response_length,
+        num_prompts=num_groups(scenario),
+        lengths=lengths_of(scenario),
+        prompt_length=scenario.generation.prompt_length,
+        seed=scenario.workload.seed,
+        pauses=tool_pauses(workload.num_turns, workload.tool_wait_s, seed=workload.seed) if has_tools else None,
+        replica_cost=replica_cost(scenario),
+        hybrid_replica_cost=replica_cost(scenario, hybrid=True),
+        trainer_cost=trainer_cost(scenario),
+        reward=constant_reward(0.0, scenario.cost.reward_s),
+        # Simulated replicas cannot hang, and a virtual hour costs nothing.
+        replica_wait_timeout_s=1e9,
+        call_timeout_s=1e9,
+        train_timeout_s=1e9,
+    )
+
+
+def num_groups(scenario: Scenario) -> int:
+    if scenario.workload.num_groups is not None:
+        return scenario.workload.num_groups
+    return scenario.workload.num_cycles * step_required_samples(scenario)
+
+
+def step_required_samples(scenario: Scenario) -> int:
+    """Groups per sync cycle."""
+    schedule = scenario.async_training
+    return schedule.ppo_mini_batch_size * schedule.require_batches * schedule.trigger_parameter_sync_step
+
+
+def lengths_of(scenario: Scenario) -> Lengths:
+    lengths, longest, seed = (
+        scenario.workload.lengths,
+        scenario.generation.response_length,
+        scenario.workload.seed,
+    )
+    median, sigma = lengths.median, lengths.sigma
+    match lengths.kind:
+        case "constant":
+            return constant_lengths(min(median, longest))
+        case "lognormal":
+            return lognormal_lengths(median, sigma, longest, seed)
+        case "heavy_tailed":
+            return heavy_tailed_lengths(
+                median, sigma, longest, tail_share=lengths.tail_share, alpha=lengths.tail_alpha, seed=seed
+            )
+        case "drifting":
+            return drifting_lengths(median, lengths.last_median, num_groups(scenario), sigma, longest, seed)
+        case "empirical":
+            assert lengths.file is not None
+            return empirical_lengths(read_lengths(Path(lengths.file).expanduser()), longest, seed)
+
+
+def split_of(scenario: Scenario) -> Split:
+    return Split(scenario.cluster.trainer_devices, scenario.cluster.rollout_devices)
