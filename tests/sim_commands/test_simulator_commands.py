@@ -164,18 +164,15 @@ def living(process_group: int) -> list[psutil.Process]:
 def test_an_interrupted_sweep_keeps_what_is_done(tmp_path: Path):
     out = tmp_path / "sweep.jsonl"
     seeds = ",".join(str(seed) for seed in range(40))
-    command = [
-        sys.executable,
-        "-m",
-        "swingshift",
-        "sweep",
-        PRESET,
-        "workload.num_cycles=6",
-        "--grid",
-        f"workload.seed={seeds}",
-    ]
+    grid = ["--grid", f"workload.seed={seeds}"]
+    command = [sys.executable, "-m", "swingshift", "sweep", PRESET, "workload.num_cycles=6", *grid]
     process = subprocess.Popen(
-        [*command, "--out", str(out), "--jobs", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--out", str(out), "--jobs", "2"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A test run in the background of a shell ignores interrupts, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not list(read_lines(out)) and time.monotonic() < deadline:

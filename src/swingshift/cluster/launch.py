@@ -98,6 +98,7 @@ async def _train(
                 session.load_state_dict(await store.load(resume_from))
             interrupts.stop = lambda: _stop(session, files)
             exit_reason = await session.run()
+            files.validated(session.take_validation_row())
             interrupts.stop = None
     except asyncio.CancelledError:
         exit_reason = INTERRUPTED

@@ -42,6 +42,7 @@ class RunFiles:
         self._totals = RunTotals.of_file(folder / METRICS_FILE)
         self._console = Console() if "console" in config.trainer.logger else None
         self._files_guard = Guard("run files")
+        self._validation: dict[str, float] = {}
         self.num_failed_groups = 0
         """Since training began. The cycle in which a run ends with an error has no row to tell it."""
 
@@ -55,8 +56,17 @@ class RunFiles:
         with self._files_guard():
             self._spans(span)
 
+    def validated(self, row: Mapping[str, float]) -> None:
+        """A validation ended; the newest one's ``val/…`` values go into the summary."""
+        found = {name: value for name, value in row.items() if name.startswith("val/")}
+        if found:
+            self._validation = found
+            reward = found.get("val/reward/mean", float("nan"))
+            self.note(f"validation of version {found['val/version']:.0f}: reward {reward:.3f}")
+
     async def on_cycle(self, report: CycleReport) -> None:
         self._totals.add(report.row)
+        self.validated(report.row)
         self._sinks.log(report.version, report.row)
         with self._files_guard():
             self._samples.log(report.version, report.groups)
@@ -76,6 +86,7 @@ class RunFiles:
         if self._console is not None:
             self._console.close()
         summary = summarise(self._totals, device_seconds, wall_s=wall_s, exit_reason=exit_reason)
+        summary["validation"] = self._validation
         summary["num_failed_groups"] = max(summary["num_failed_groups"], self.num_failed_groups)
         write_summary(self._folder / "summary.json", summary)
         if summary["num_cycles"]:
