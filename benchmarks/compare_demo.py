@@ -47,16 +47,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/compare-demo"))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--groups", type=int, default=1920, help="sample groups a run trains on")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="passed to every run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    overrides = [f"rollout.total_rollout_steps={args.groups}", *args.overrides]
     results = []
     for seed in range(args.repeats):
         model: Path | None = None
         for mode in args.modes:
             folder = args.out / f"{mode}-{seed}"
-            run(mode, seed, folder, model, args.overrides)
+            run(mode, seed, folder, model, overrides)
             # The first run of a seed built the warm-started model; the others start from the same one.
             model = model or folder / "init_model"
             summary = json.loads((folder / "summary.json").read_text())

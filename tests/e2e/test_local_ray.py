@@ -3,6 +3,8 @@
 import ipaddress
 import os
 import re
+import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from test_modes import check_console, check_files
 
 pytestmark = pytest.mark.ray
 
+RAY_FOLDER = r"/tmp/swingshift-ray-\w+"
+
 
 def threads(pid):
     return [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
@@ -20,6 +24,8 @@ def threads(pid):
 
 def test_dynamic_on_a_cluster_of_its_own(launch_own):
     run = launch_own("rollout.total_rollout_steps=60")
+    run.wait_for_output("ready after")
+    os.kill(run.process.pid, signal.SIGSTOP)  # while we look around
     cores = sorted(os.sched_getaffinity(0))
     for index, name in enumerate(("hybrid-0", "standalone-0")):
         pid = run.device_pid(name)
@@ -37,8 +43,9 @@ def test_dynamic_on_a_cluster_of_its_own(launch_own):
         address = ipaddress.ip_address(ip)
         address = getattr(address, "ipv4_mapped", None) or address
         assert address.is_loopback, (ip, psutil.Process(pid).cmdline())
-    folders = set(re.findall(r"/tmp/swingshift-ray-\w+", " ".join(run.processes().values())))
+    folders = set(re.findall(RAY_FOLDER, " ".join(run.processes().values())))
     assert len(folders) == 1
+    os.kill(run.process.pid, signal.SIGCONT)
     run.expect(0)
     assert not Path(*folders).exists()
     check_files(run, groups=60, devices=["standalone-0", "hybrid-0"], lends=True)
@@ -51,6 +58,7 @@ def test_everything_ends_with_a_killed_run(launch_own, tmp_path):
     run.device_pid("standalone-0")
     time.sleep(0.5)
     titles = " ".join(run.processes().values())
+    [folder] = set(re.findall(RAY_FOLDER, titles))
     assert all(name in titles for name in ("raylet", "gcs_server", "ray::DeviceActor", "reward_worker"))
     run.process.kill()
     run.process.wait()
@@ -58,3 +66,4 @@ def test_everything_ends_with_a_killed_run(launch_own, tmp_path):
     while left := run.processes():
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)

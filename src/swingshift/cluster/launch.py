@@ -65,6 +65,9 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
                     code = await _train(config, inputs, folder, cluster, device_kind, interrupts)
                     cluster.keep_logs = False
                     return code
+                except asyncio.CancelledError:
+                    cluster.keep_logs = False
+                    raise
                 finally:
                     await cluster.stop()
         finally:

@@ -83,6 +83,7 @@ class TrainLoop:
         self._expected = 0
         self._groups: list[SampleGroup] = []
         self._stopped = False
+        self._has_generated_alone = False
         self._decision = ""
         self._training: tuple[list[SampleGroup], asyncio.Future[TrainResult]] | None = None
         self._reported_switches = (0, 0)
@@ -184,7 +185,10 @@ class TrainLoop:
         if not self._controller.can_lend:
             dead = "; ".join(f"{r}: {why}" for r, why in self._controller.failures) or "none is configured"
             raise NoReplicaError(f"no replica can generate the next samples ({dead})")
-        logger.warning("no standalone replica generates; lending the trainer's devices for %d groups", num_groups)
+        # Once is news; the cycles after it say the same again and again.
+        level = logging.INFO if self._has_generated_alone else logging.WARNING
+        self._has_generated_alone = True
+        logger.log(level, "no standalone replica generates; lending the trainer's devices for %d groups", num_groups)
         if await self._controller.activate():
             await self._rollouter.wait_buffered(num_groups, who=WHO)
             await self._controller.deactivate()
