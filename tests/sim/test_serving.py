@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from swingshift.core.types import FinishReason, GenerationRequest, SamplingParams, TokenOutput
 from swingshift.sim.decoding import DecodeCost
-from swingshift.sim.serving import Finished, Pauses, Serving, no_pauses
+from swingshift.sim.responses import Pauses, no_pauses
+from swingshift.sim.serving import Finished, Serving
 from swingshift.sim.tokens import SimTokens
 from swingshift.sim.workload import constant_lengths, tool_pauses
 

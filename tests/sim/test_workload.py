@@ -13,7 +13,7 @@ import pytest
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup
 from swingshift.errors import ConfigError
 from swingshift.runtime.ports import RewardFn
-from swingshift.sim.serving import Lengths
+from swingshift.sim.responses import Lengths
 from swingshift.sim.workload import (
     BernoulliReward,
     constant_lengths,

@@ -15,7 +15,8 @@ from swingshift.errors import NotAcceptingError, ReplicaDiedError
 from swingshift.sim.decoding import DecodeCost
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
-from swingshift.sim.serving import Finished, Lengths, Pauses, Serving, no_pauses
+from swingshift.sim.responses import Lengths, Pauses, no_pauses
+from swingshift.sim.serving import Finished, Serving
 
 
 @dataclass(frozen=True, slots=True)

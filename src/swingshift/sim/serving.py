@@ -22,76 +22,23 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ulp
 from typing import Any
 
-from swingshift.core.types import (
-    FinishReason,
-    GenerationRequest,
-    TokenOutput,
-    VersionSpans,
-    WeightVersion,
-    join_spans,
-)
+from swingshift.core.types import FinishReason, GenerationRequest, TokenOutput, WeightVersion, join_spans
 from swingshift.sim.decoding import DecodeBatch, DecodeCost
-from swingshift.sim.tokens import Pause, SimLogProbs, SimTokens
+from swingshift.sim.responses import Group, Lengths, Pauses, Response, group_of, no_pauses, turn_end_after
+from swingshift.sim.tokens import SimLogProbs, SimTokens
+
+__all__ = ["Finished", "Lengths", "Pauses", "Serving"]
 
 _EPSILON = 1e-6
 """Steps: a response this close to its end is at its end."""
 
-Lengths = Callable[[str, int], int]
-"""Draws the length of a new response from its request's id and its index."""
-Pauses = Callable[[str, int, int], tuple[Pause, ...]]
-"""Draws the tool calls of a new response (ascending positions) from its request's id, its index and its length."""
 Finished = tuple[str, tuple[TokenOutput, ...]]
 """A request's id and its outputs."""
-
-
-def no_pauses(request_id: str, index: int, length: int) -> tuple[Pause, ...]:
-    return ()
-
-
-@dataclass(slots=True, eq=False)
-class _Response:
-    """One response: ``num_had`` tokens came with the request, ``num_new`` were generated since.
-
-    Its turn ends with token ``turn_end``, at its end (``length``) or where it calls a tool.
-    """
-
-    group: _Group
-    plan: SimTokens
-    num_had: int
-    length: int
-    turn_end: int
-    num_prefill: int
-    num_new: int = 0
-    num_preemptions: int = 0
-    num_prefilled: int = 0
-    ready_at: float = 0.0
-    spans: VersionSpans = ()
-    output: TokenOutput | None = None
-
-    @property
-    def position(self) -> int:
-        return self.num_had + self.num_new
-
-    @property
-    def context(self) -> int:
-        return self.group.prompt_length + self.num_had + self.num_new
-
-
-def _turn_end(pauses: tuple[Pause, ...], position: int, length: int) -> int:
-    return next((at for at, _ in pauses if position < at < length), length)
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    request_id: str
-    prompt_length: int
-    responses: list[_Response] = field(default_factory=list)
-    num_left: int = 0
 
 
 @dataclass(slots=True)
@@ -111,13 +58,13 @@ class Serving:
     num_leaves: int = 0
     num_outputs: int = 0
     num_preemptions: int = 0
-    groups: dict[str, _Group] = field(default_factory=dict)
-    _waiting: OrderedDict[_Response, None] = field(default_factory=OrderedDict)
-    _at_tools: list[tuple[float, int, _Response]] = field(default_factory=list)
-    _held: OrderedDict[_Response, int] = field(default_factory=OrderedDict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    _waiting: OrderedDict[Response, None] = field(default_factory=OrderedDict)
+    _at_tools: list[tuple[float, int, Response]] = field(default_factory=list)
+    _held: OrderedDict[Response, int] = field(default_factory=OrderedDict)
     """Cached tokens of responses that are out of the batch because of a tool."""
     _held_tokens: int = 0
-    _batch: DecodeBatch[_Response] = field(init=False)
+    _batch: DecodeBatch[Response] = field(init=False)
     _order: int = 0
 
     def __post_init__(self) -> None:
@@ -136,28 +83,13 @@ class Serving:
     def submit(self, request: GenerationRequest) -> None:
         """Its responses wait. Advance to now first, and call ``admit`` once the replica may run them."""
         assert request.request_id not in self.groups, f"request {request.request_id} is here already"
-        group = _Group(request.request_id, len(request.prompt_ids), num_left=len(request.prefixes))
+        group = group_of(request, self.lengths, self.pauses)
         self.groups[group.request_id] = group
-        for index, (prefix, budget) in enumerate(zip(request.prefixes, request.budgets, strict=True)):
-            plan, had = self._plan(group.request_id, index, prefix), len(prefix)
-            length = min(plan.wanted, had + budget)
-            prefill = had if index else had + group.prompt_length
-            turn_end = _turn_end(plan.pauses, had, length) if plan.pauses else length
-            response = _Response(group, plan, had, length, turn_end, prefill, ready_at=plan.ready_at)
-            group.responses.append(response)
+        for response in group.responses:
             if response.ready_at > self.now:
                 self._wait_for_tool(response)
             else:
                 self._waiting[response] = None
-
-    def _plan(self, request_id: str, index: int, prefix: Any) -> SimTokens:
-        """What the response will be if nothing limits it: drawn anew, or as its first tokens say."""
-        if type(prefix) is SimTokens:
-            assert prefix.start == 0, "a resumed response lost its first tokens"
-            return prefix
-        assert not len(prefix), "a simulated replica resumes only simulated tokens"
-        wanted = self.lengths(request_id, index)
-        return SimTokens(wanted, 0, 0, self.pauses(request_id, index, wanted))
 
     def abort(self, request_ids: Iterable[str]) -> list[Finished]:
         """End requests with the tokens they have. Advance to now first."""
@@ -229,7 +161,7 @@ class Serving:
 
     # --- the KV cache -----------------------------------------------------------------------------------------
 
-    def _make_room(self, response: _Response) -> bool:
+    def _make_room(self, response: Response) -> bool:
         """Is there room for a response to join, and for the step after? Alone it always may."""
         if self.kv_capacity_tokens is None:
             return True
@@ -258,7 +190,7 @@ class Serving:
             self.num_preemptions += 1
             self._requeue(response)
 
-    def _evict(self, spare: _Response | None = None) -> bool:
+    def _evict(self, spare: Response | None = None) -> bool:
         """Give up the cache of whoever has waited longest for a tool; False if nobody (else) holds one."""
         for response in self._held:
             if response is not spare:
@@ -266,32 +198,32 @@ class Serving:
                 return True
         return False
 
-    def _let_go(self, response: _Response) -> bool:
+    def _let_go(self, response: Response) -> bool:
         tokens = self._held.pop(response, None)
         self._held_tokens -= tokens or 0
         return tokens is not None
 
-    def _requeue(self, response: _Response) -> None:
+    def _requeue(self, response: Response) -> None:
         response.num_prefill = response.context
         self._waiting[response] = None
         self._waiting.move_to_end(response, last=False)
 
     # --- tools ------------------------------------------------------------------------------------------------
 
-    def _end_turn(self, response: _Response, ended: list[Finished]) -> None:
+    def _end_turn(self, response: Response, ended: list[Finished]) -> None:
         self._leave(response, to_the_end=True)
         plan, position = response.plan, response.turn_end
         if position == response.length:
             reason = FinishReason.STOP if plan.wanted == position else FinishReason.LENGTH
             self._finish(response, reason, ended)
             return
-        response.turn_end = _turn_end(plan.pauses, position, response.length)
+        response.turn_end = turn_end_after(plan.pauses, position, response.length)
         response.ready_at = self.now + next(wait_s for at, wait_s in plan.pauses if at == position)
         self._held[response] = response.context
         self._held_tokens += response.context
         self._wait_for_tool(response)
 
-    def _wait_for_tool(self, response: _Response) -> None:
+    def _wait_for_tool(self, response: Response) -> None:
         self._order += 1
         heapq.heappush(self._at_tools, (response.ready_at, self._order, response))
 
@@ -311,19 +243,19 @@ class Serving:
         to_return = self._at_tools[0][0] - self.now
         return to_return if seconds is None else min(seconds, to_return)
 
-    def _is_gone(self, response: _Response) -> bool:
+    def _is_gone(self, response: Response) -> bool:
         return response.output is not None or self.groups.get(response.group.request_id) is not response.group
 
     # --- one response -----------------------------------------------------------------------------------------
 
-    def _take_out(self, response: _Response) -> None:
+    def _take_out(self, response: Response) -> None:
         if response in self._batch.slots:
             self._leave(response)
         else:
             self._waiting.pop(response, None)
             self._let_go(response)
 
-    def _leave(self, response: _Response, *, to_the_end: bool = False) -> None:
+    def _leave(self, response: Response, *, to_the_end: bool = False) -> None:
         """Out of the batch, with the whole tokens it got there."""
         num_steps, prefill_left_s = self._batch.leave(response)
         self.num_leaves += 1
@@ -339,7 +271,7 @@ class Serving:
             spans = ((self.version, num_new),)
             response.spans = join_spans(response.spans, spans) if response.spans else spans
 
-    def _finish(self, response: _Response, reason: FinishReason, ended: list[Finished]) -> None:
+    def _finish(self, response: Response, reason: FinishReason, ended: list[Finished]) -> None:
         group, plan = response.group, response.plan
         ready_at = response.ready_at if response.ready_at > self.now else 0.0
         tokens: Any = SimTokens(plan.wanted, response.num_had, response.position, plan.pauses, ready_at)

@@ -19,7 +19,7 @@ from typing import Any
 
 from swingshift.core.types import Prompt, SampleGroup
 from swingshift.errors import ConfigError
-from swingshift.sim.serving import Lengths, Pauses
+from swingshift.sim.responses import Lengths, Pauses
 from swingshift.sim.tokens import Pause
 
 _NORMAL = NormalDist()

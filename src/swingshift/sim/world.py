@@ -22,7 +22,7 @@ from swingshift.sim.faults import FaultHook, no_faults
 from swingshift.sim.invariants import InvariantChecker
 from swingshift.sim.loop import VirtualTimeLoop, run_virtual
 from swingshift.sim.replica import ReplicaCost, SimReplica
-from swingshift.sim.serving import Pauses, no_pauses
+from swingshift.sim.responses import Pauses, no_pauses
 from swingshift.sim.trainer import SimTrainer, SimWeightSync, TrainerCost
 from swingshift.sim.workload import SimPrompts, SimReward, constant_lengths
 
