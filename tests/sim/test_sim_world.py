@@ -153,6 +153,21 @@ def test_memory_does_not_grow_with_the_number_of_cycles() -> None:
     assert held_bytes(80) < held_bytes(20) + 50_000
 
 
+def test_a_run_leaves_nothing_to_the_garbage_collector() -> None:
+    """Cycles of objects would pile up between its rare visits: hundreds a group if one were made for each."""
+    found: list[int] = []
+
+    def collect(report: CycleReport) -> None:
+        found.append(gc.collect())
+
+    gc.disable()
+    try:
+        simulate(base(keep_history=False, on_report=collect, pauses=tool_pauses(3, 0.1)))
+    finally:
+        gc.enable()
+    assert len(found) == 8 and max(found[1:]) < 50
+
+
 def test_what_ends_is_described_shortly() -> None:
     """Python describes the task that ran the world when it restores its signal handler."""
     assert len(repr(simulate(base()))) < 200

@@ -96,7 +96,7 @@ class Serving:
         ended: list[Finished] = []
         for request_id in request_ids:
             group = self.groups.get(request_id)
-            for response in group.responses if group is not None else ():
+            for response in list(group.responses) if group is not None else ():
                 if response.output is None:
                     self._take_out(response)
                     self._finish(response, FinishReason.ABORT, ended)
@@ -104,9 +104,11 @@ class Serving:
 
     def drop(self, request_id: str) -> None:
         """The caller went away. Advance to now first."""
-        for response in self.groups.pop(request_id).responses:
+        group = self.groups.pop(request_id)
+        for response in group.responses:
             if response.output is None:
                 self._take_out(response)
+        group.responses.clear()
 
     def clear(self) -> None:
         self.groups.clear()
@@ -284,4 +286,6 @@ class Serving:
         if not group.num_left:
             del self.groups[group.request_id]
             outputs = tuple(r.output for r in group.responses if r.output is not None)
+            # Group and responses name each other: parted here, they need no garbage collector.
+            group.responses.clear()
             ended.append((group.request_id, outputs))

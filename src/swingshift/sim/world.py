@@ -230,9 +230,9 @@ def simulate(config: WorldConfig, script: Callable[[World], None] | None = None)
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """A simulation makes many short-lived objects and hardly any cycles: looking less often saves a tenth."""
+    """A simulation makes many objects and hardly any cycles: looking for those less often saves a tenth."""
     usual = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(50_000, 20, 50)
     try:
         yield
     finally:
