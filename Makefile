@@ -29,7 +29,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	for name in control_plane engine training weight_sync; do \
+	for name in control_plane engine training weight_sync simulator; do \
 		echo "== $$name" && $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,30 @@ from swingshift.errors import DataError
 from swingshift.schedule import DynamicScheduleContext, DynamicSchedulePolicyBase, Rebalance
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.trainer import TrainerCost
+from swingshift.sim.workload import lognormal_lengths
 from swingshift.sim.world import World, WorldConfig, simulate
 
 FREE = ReplicaCost(step_base_s=0.01, abort_s=0.0, sleep_s=0.0, wake_s=0.0, kv_cache_s=0.0)
 FREE_TRAINER = TrainerCost(per_group_s=0.2, sync_standalone_s=0.0)
+
+
+COST = ReplicaCost(step_base_s=0.01, max_num_seqs=4, sleep_s=0.03, wake_s=0.03)
+CONFIGS = {
+    "dynamic": WorldConfig(num_prompts=41, lengths=lognormal_lengths(50, 0.7, 100), replica_cost=COST),
+    "static": WorldConfig(num_prompts=41, lend=False, lengths=lognormal_lengths(50, 0.7, 100), replica_cost=COST),
+    "colocated": WorldConfig(num_prompts=41, num_standalone=0, num_hybrid=2, replica_cost=COST),
+}
+
+
+def stop_at(when: float) -> Callable[[World], None]:
+    def script(world: World) -> None:
+        asyncio.get_running_loop().call_at(when, world.session.stop, "interrupted")
+
+    return script
+
+
+def resume_from(state: dict[str, Any]) -> Callable[[World], None]:
+    return lambda world: world.session.load_state_dict(state)
 
 
 @dataclass

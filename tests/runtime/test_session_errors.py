@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from runtime_builders import MemorySaver, fails_for, simulate_failing
+from runtime_builders import CONFIGS, MemorySaver, fails_for, resume_from, simulate_failing, stop_at
 
 from swingshift.core.types import Prompt, SamplingParams
 from swingshift.errors import CheckpointError, DeadlockError, TooManyFailuresError, TrainerError
 from swingshift.sim.faults import PlannedFaults
 from swingshift.sim.loop import VirtualTimeLoop, run_virtual
-from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.trainer import TrainerCost
-from swingshift.sim.workload import SimReward, lognormal_lengths
+from swingshift.sim.workload import SimReward
 from swingshift.sim.world import World, WorldConfig, build_world, simulate
-
-COST = ReplicaCost(step_base_s=0.01, max_num_seqs=4, sleep_s=0.03, wake_s=0.03)
-CONFIGS = {
-    "dynamic": WorldConfig(num_prompts=41, lengths=lognormal_lengths(50, 0.7, 100), replica_cost=COST),
-    "static": WorldConfig(num_prompts=41, lend=False, lengths=lognormal_lengths(50, 0.7, 100), replica_cost=COST),
-    "colocated": WorldConfig(num_prompts=41, num_standalone=0, num_hybrid=2, replica_cost=COST),
-}
-
-
-def stop_at(when: float) -> Callable[[World], None]:
-    def script(world: World) -> None:
-        asyncio.get_running_loop().call_at(when, world.session.stop, "interrupted")
-
-    return script
-
-
-def resume_from(state: dict[str, Any]) -> Callable[[World], None]:
-    return lambda world: world.session.load_state_dict(state)
-
 
 # --- errors -------------------------------------------------------------------------------------------------
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
 
 import pytest
+from runtime_builders import MemorySaver
 
 from swingshift.errors import TrainerError
 from swingshift.sim.faults import PlannedFaults
 from swingshift.sim.world import WorldConfig, simulate
-
-
-class MemorySaver:
-    def __init__(self) -> None:
-        self.states: list[Mapping[str, Any]] = []
-
-    async def save(self, step: int, state: Mapping[str, Any]) -> None:
-        self.states.append(state)
 
 
 def test_training_beyond_its_deadline_ends_the_run_and_its_groups_count_as_not_consumed() -> None:
@@ -27,6 +19,7 @@ def test_training_beyond_its_deadline_ends_the_run_and_its_groups_count_as_not_c
     )
     with pytest.raises(TrainerError, match=r"4 groups did not end within 30 s \(async_training.train_timeout_s\)"):
         simulate(config)
-    [state] = saver.states
+    [(_, text)] = saver.states
+    state = json.loads(text)
     assert state["num_consumed"] == 0
     assert len(state["queued"]) >= 4
