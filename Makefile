@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo compare-demo test lint bench clean
+.PHONY: setup demo compare-demo compare-separate-async live-vs-simulated browser-test test prometheus-test lint bench clean soak
 
 setup: $(VENV)/.installed
 
@@ -20,8 +20,28 @@ demo: setup
 compare-demo: setup
 	$(BIN)/python benchmarks/compare_demo.py --out runs/compare-demo
 
+compare-separate-async: setup
+	$(BIN)/python benchmarks/compare_demo.py --out runs/compare-separate-async \
+		--modes separate-static separate-async
+
+live-vs-simulated: setup
+	$(BIN)/python benchmarks/live_vs_simulated.py --out runs/live-vs-simulated
+
 test: setup lint
 	$(BIN)/python -m pytest
+
+SEEDS ?= 1000
+START ?= 0
+
+soak: setup
+	$(BIN)/swingshift soak --seeds $(SEEDS) --start $(START)
+
+browser-test: setup
+	$(BIN)/pip install --disable-pip-version-check --quiet -e '.[browser]'
+	$(BIN)/python -m pytest tests/external/report_page_check.py
+
+prometheus-test: setup
+	$(BIN)/python -m pytest -s tests/external/prometheus_check.py
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks examples
@@ -29,7 +49,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	for name in control_plane engine training weight_sync simulator; do \
+	for name in control_plane engine training weight_sync simulator live_vs_simulated; do \
 		echo "== $$name" && $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

@@ -32,7 +32,8 @@ from swingshift.core.types import (
 from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.queue import SampleQueue
-from swingshift.runtime.rollouter import Rollouter, RolloutSettings
+from swingshift.runtime.group_runner import RolloutSettings
+from swingshift.runtime.rollouter import Rollouter
 from swingshift.runtime.signals import Signal, WaitBoard
 from swingshift.schedule import DynamicScheduleContext, build_policy
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from simpy_replica import COST, SimpyReplica, SimpySteps
 from swingshift.core.types import GenerationRequest, ReplicaKind, SamplingParams
-from swingshift.runtime.train_loop import CycleReport
+from swingshift.runtime.cycle_report import CycleReport
 from swingshift.sim.device import SimDevice
 from swingshift.sim.hardware import H20, Efficiency, ModelSpec, replica_cost, trainer_cost
 from swingshift.sim.loop import VirtualTimeLoop, run_virtual

@@ -15,15 +15,27 @@ import pytest
 from swingshift.cli import main
 from swingshift.config.keys import all_keys
 from swingshift.config.loading import load_config
-from swingshift.core.metric_table import METRICS
+from swingshift.core.metric_table import METRICS, STEP_METRICS
 from swingshift.schedule import base
+from swingshift.sim.presets import load_scenario
+from swingshift.sim.run import run_scenario
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = tuple(path for path, key in all_keys().items() if key.is_section and "." not in path)
 SUFFIXES = (".py", ".md", ".yaml", ".jsonl", ".png", ".toml")
-MADE_BY_RUNS = {"metrics.jsonl", "samples.jsonl", "timeline.jsonl", "config.yaml", "run.png", "compare.png"}
+MADE_BY_RUNS = {
+    "metrics.jsonl",
+    "samples.jsonl",
+    "timeline.jsonl",
+    "decisions.jsonl",
+    "levels.jsonl",
+    "attempts.jsonl",
+    "config.yaml",
+    "run.png",
+    "compare.png",
+}
 """Names of files in a run directory, which no repository holds."""
 EXAMPLES = {"train.jsonl", "train.json", "train.parquet", "my.yaml", "my_policy.py", "file.py", "test_*.py"}
 
@@ -91,10 +103,11 @@ def test_configuration_keys_exist(page: Path):
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_metric_names_exist(page: Path):
-    prefixes = {name.partition("/")[0] for name in METRICS} - {"training"}
+    defined = METRICS.keys() | STEP_METRICS.keys()
+    prefixes = {name.partition("/")[0] for name in defined} - {"training"}
     for span in code_spans(page):
         if re.fullmatch(rf"({'|'.join(prefixes)})(/\w+)+", span):
-            assert span in METRICS, f"`{span}`: no such metric"
+            assert span in defined, f"`{span}`: no such metric"
 
 
 @pytest.mark.parametrize("page", named(PAGES))
@@ -150,12 +163,22 @@ def test_the_pages_show_commands():
     assert {words[0] for _, words in ALL_COMMANDS} >= {"train", "config", "policies"}
 
 
+def make_runs(argv: list[str]) -> None:
+    """The folders that a command reads, each with a short simulated run."""
+    short = ["workload.num_cycles=1", "async_training.ppo_mini_batch_size=2"]
+    for word in argv:
+        if word.startswith("runs/"):
+            run_scenario(load_scenario("rollout-bound-8", short), out=Path(word))
+
+
 @pytest.mark.parametrize(
     "words", [pytest.param(words, id=f"{p.name}: {' '.join(words)[:60]}") for p, words in ALL_COMMANDS]
 )
 def test_commands_work(words: list[str], workplace: Path, capsys: pytest.CaptureFixture[str]):
     """``train`` only as far as its plan."""
     argv = list(words)
+    if argv[0] in ("report", "trace", "top"):
+        make_runs(argv)
     if argv[0] == "train":
         argv += ["--dry-run"]
         argv += [] if any(word.startswith("trainer.device=") for word in argv) else ["trainer.device=cpu"]

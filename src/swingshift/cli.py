@@ -1,4 +1,4 @@
-"""The command line: ``swingshift train | simulate | compare | sweep | plan | config … | policies``.
+"""The command line: ``swingshift train | top | report | trace | simulate | compare | … | config … | policies``.
 
 Exit codes: 0 done; 1 a run failed (or a bug, with its traceback); 2 the input is wrong (one line per mistake,
 nothing written); 130 interrupted; 141 the reader of our output went away. Heavy imports happen inside the
@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from swingshift import __version__
 from swingshift.errors import ConfigError, DataError, SwingshiftError
-from swingshift.sim.arguments import COMMANDS, SCENARIO_EPILOG, WITH_OVERRIDES, WITH_VALUE, add_options, run_simulator
+from swingshift.sim.arguments import (
+    COMMANDS,
+    EPILOGS,
+    WITH_OVERRIDES,
+    WITH_VALUE,
+    add_options,
+    add_soak_options,
+    run_simulator,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -130,8 +138,61 @@ def _policies(args: argparse.Namespace) -> int:
     return 0
 
 
+def _top(args: argparse.Namespace) -> int:
+    from swingshift.observe.top import RunWatch, follow
+
+    watch = RunWatch(Path(args.run_dir))
+    if args.once or watch.has_ended or not sys.stdout.isatty():
+        _show_all([watch.view()])
+    else:
+        follow(watch)
+    return 0
+
+
 def _simulator(args: argparse.Namespace) -> int:
+    if args.command == "plan" and args.memory:
+        return _plan_memory(args)
     _show_all(run_simulator(args))
+    return 0
+
+
+def _plan_memory(args: argparse.Namespace) -> int:
+    from swingshift.cluster import memory_command
+
+    scenario = memory_command.scenario_of(args.inputs)
+    if scenario is not None:
+        shown, problems = memory_command.show_scenario(scenario, as_json=args.json)
+    else:
+        config = _load_checked(args)
+        shown, problems = memory_command.show_run(config, device_memory=args.device_memory, as_json=args.json)
+    _show_all(shown)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return 0
+
+
+def _soak(args: argparse.Namespace) -> int:
+    from swingshift.sim.soak_command import SoakCommand
+
+    command = SoakCommand(args)
+    for text in command.lines():
+        _emit(text)
+    return EXIT_FAILED if command.failed else 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from swingshift.observe.report import write_report
+
+    write_report([Path(run) for run in args.runs], Path(args.out))
+    _emit(f"{args.out}: open it in a browser\n")
+    return 0
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from swingshift.observe.trace import write_trace
+
+    size = write_trace(Path(args.run_dir), Path(args.out))
+    _emit(f"{args.out}: {size}; open it at https://ui.perfetto.dev\n")
     return 0
 
 
@@ -201,8 +262,21 @@ def _parser() -> argparse.ArgumentParser:
     train = _command(commands, "train", _train, "train a model", takes_inputs=True)
     train.add_argument("--dry-run", action="store_true", help="print the plan (devices, replicas, budget) and stop")
 
+    top = _command(commands, "top", _top, "watch a run from its directory, until it ends or Ctrl-C")
+    top.add_argument("run_dir", metavar="RUN_DIR")
+    top.add_argument("--once", action="store_true", help="print the view once")
+
     for name, (summary, words) in COMMANDS.items():
         add_options(name, _command(commands, name, _simulator, summary, words=words))
+
+    add_soak_options(_command(commands, "soak", _soak, "break random simulated runs on purpose, check what must hold"))
+
+    report = _command(commands, "report", _report, "write one page about a run, or about several over each other")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, trained or simulated")
+    report.add_argument("-o", "--out", default="report.html", metavar="FILE.html", help="default: report.html")
+    trace = _command(commands, "trace", _trace, "write a run as a trace for Perfetto")
+    trace.add_argument("run_dir", metavar="RUN", help="folder of a run, trained or simulated")
+    trace.add_argument("-o", "--out", default="trace.json", metavar="FILE.json", help="default: trace.json")
 
     config = _command(commands, "config", None, "check, show or explain a configuration")
     actions = config.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -230,7 +304,7 @@ def _command(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=_EPILOG if takes_inputs else SCENARIO_EPILOG if words else None,
+        epilog=_EPILOG if takes_inputs else EPILOGS.get(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -258,7 +332,7 @@ def _options_last(argv: Sequence[str]) -> list[str]:
             words.append(text)
             continue
         options.append(text)
-        if text in WITH_VALUE and rest:
+        if text in (*WITH_VALUE, "-o") and rest:
             options.append(rest.pop(0))
         while text in WITH_OVERRIDES and rest and "=" in rest[0] and not rest[0].startswith("-"):
             options.append(rest.pop(0))

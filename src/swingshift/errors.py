@@ -4,6 +4,7 @@
 
     SwingshiftError
     ├── ConfigError            bad input: names the key, the value and the remedy (also a ValueError)
+    │   └── ReplayBufferError  a replay buffer of the user's own lacks a method (also a TypeError)
     ├── DataError              bad training data or reward function (also a ValueError)
     ├── ReplicaError           one inference replica misbehaved
     │   ├── NotAcceptingError  it is going to sleep or asleep: ask another one
@@ -13,6 +14,7 @@
     ├── TransitionError        a lending transition could not be completed or rolled back
     ├── TooManyFailuresError   more groups failed than the configured rate allows
     ├── CheckpointError        a checkpoint cannot be written or read
+    ├── StalledError           nothing moves any more (says who waits for what)
     └── DeadlockError          nothing is scheduled and somebody still waits (says who, and for what)
 
 The command line turns ``ConfigError`` and ``DataError`` met before training into one line and exit code 2;
@@ -28,6 +30,10 @@ class SwingshiftError(Exception):
 
 class ConfigError(SwingshiftError, ValueError):
     """A configuration value is missing, unknown, of the wrong type or contradicts another one."""
+
+
+class ReplayBufferError(ConfigError, TypeError):
+    """A user's own replay buffer lacks a method that the step loop needs."""
 
 
 class DataError(SwingshiftError, ValueError):
@@ -64,6 +70,10 @@ class TooManyFailuresError(SwingshiftError):
 
 class CheckpointError(SwingshiftError):
     """A checkpoint cannot be written or read."""
+
+
+class StalledError(SwingshiftError):
+    """Nothing has moved for ``async_training.watchdog_timeout_s``; the message says who waits for what."""
 
 
 class DeadlockError(SwingshiftError):

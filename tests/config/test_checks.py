@@ -1,5 +1,6 @@
 """Checks across sections and against the data; the plan."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from swingshift.errors import ConfigError, DataError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OPTIM = "actor_rollout_ref.actor.optim"
+CORRECTION = "algorithm.rollout_correction"
 LENDING = "async_training.use_dynamic_resource_scheduling"
 
 
@@ -47,6 +49,14 @@ def test_all_contradictions_are_listed_sorted():
         (["reward.name=exact_match", "reward.path=r.py:f"], "reward.name"),
         ([f"{LENDING}=false", "async_training.dynamic_schedule_policy=fixed_ratio"], "is ignored"),
         (["async_training.concurrent_samples_per_replica=48"], "lending adds nothing"),
+        ([f"{CORRECTION}.rollout_is_threshold=5"], "threshold=5.0: is ignored unless .*bypass_mode=false"),
+        (
+            [
+                f"{CORRECTION}.{setting}"
+                for setting in ("bypass_mode=false", "rollout_is=null", "rollout_is_threshold=null")
+            ],
+            "threshold=null: is ignored unless .*rollout_is=token",
+        ),
         (
             ["rollout.total_rollout_steps=24", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"],
             "less than one sync cycle",
@@ -56,7 +66,17 @@ def test_all_contradictions_are_listed_sorted():
 )
 def test_warnings(overrides, needle):
     [warning] = check_config(demo(*overrides))
-    assert needle in warning and "\n" not in warning
+    assert re.search(needle, warning) and "\n" not in warning
+
+
+def test_the_published_keys_of_decoupled_ppo():
+    correction = demo(f"{CORRECTION}.bypass_mode=false", f"{CORRECTION}.rollout_is_threshold=5.0")
+    assert check_config(correction) == []
+    assert correction.algorithm.rollout_correction.rollout_is == "token"
+    with pytest.raises(ConfigError, match=r"rollout_is_threshold=0.5: is out of range; give a number of at least 1"):
+        demo(f"{CORRECTION}.rollout_is_threshold=0.5")
+    with pytest.raises(ConfigError, match=r"rollout_is='sequence': is not a choice; give token or null"):
+        demo(f"{CORRECTION}.rollout_is=sequence")
 
 
 def test_policies_of_other_packages_are_found_and_checked(tmp_path, monkeypatch):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swingshift.core.engine_work import ENGINE_METRICS
 from swingshift.core.metrics import (
     METRICS,
     CycleMetrics,
@@ -223,10 +226,14 @@ def test_a_cycles_row_by_hand() -> None:
         "perf/tokens_per_s": 2.5,
         "perf/throughput": 20 / (8 * 3),
         "perf/num_reprefilled_tokens": 2,
+        "perf/num_prompt_tokens": 6,
+        "prompt_length/mean": 2.0,
         "critic/rewards/mean": 1 / 6,
         "critic/rewards/max": 1.0,
         "critic/rewards/min": -1.0,
         "response_length/mean": 20 / 6,
+        "response_length/std": math.sqrt(86 / 6 - (20 / 6) ** 2),
+        "response_length/sum_squares": 4**2 + 2**2 + 5**2 + 1 + 6**2 + 2**2,
         "response_length/max": 6,
         "response_length/num_clipped": 1,
         "response_length/clip_ratio": 1 / 6,
@@ -245,6 +252,7 @@ def test_a_cycles_row_by_hand() -> None:
         "timing_s/deactivate": 0.0,
         "timing_s/rebalance": 0.0,
         "timing_s/save": 0.0,
+        **{f"engine/{kind}/{name}": 0.0 for kind in ("standalone", "hybrid") for name, _, _ in ENGINE_METRICS},
         "actor/pg_loss": pytest.approx(0.3),
         "actor/kl": 0.1,
         "val/reward": 0.7,

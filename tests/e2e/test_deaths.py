@@ -8,6 +8,9 @@ from e2e_runs import reward_file
 
 pytestmark = pytest.mark.ray
 
+STATIC = "async_training.use_dynamic_resource_scheduling=false"
+STAY_OUT = "async_training.max_replica_restarts=0"
+
 
 @pytest.fixture
 def slow_reward(tmp_path):
@@ -17,7 +20,7 @@ def slow_reward(tmp_path):
 
 def test_rollout_goes_on_without_standalone_replicas(launch, slow_reward):
     """One of two dies: the run goes on with the other. When that dies too, with the trainer's own device."""
-    run = launch(slow_reward, "rollout.n_gpus_per_node=2", "rollout.total_rollout_steps=40")
+    run = launch(slow_reward, STAY_OUT, "rollout.n_gpus_per_node=2", "rollout.total_rollout_steps=40")
     for name, cycles in (("standalone-0", 2), ("standalone-1", 5)):
         run.wait_for_cycles(cycles)
         os.kill(run.device_pid(name), signal.SIGKILL)
@@ -30,15 +33,25 @@ def test_rollout_goes_on_without_standalone_replicas(launch, slow_reward):
 
 
 def test_without_any_replica_left_the_run_ends_and_saves(launch, slow_reward):
-    run = launch(
-        slow_reward, "async_training.use_dynamic_resource_scheduling=false", "rollout.total_rollout_steps=40"
-    )
+    run = launch(slow_reward, STAY_OUT, STATIC, "rollout.total_rollout_steps=40")
     run.wait_for_cycles(1)
     os.kill(run.device_pid("standalone-0"), signal.SIGKILL)
     run.expect(1)
     assert "standalone-0" in run.error_line() and "no replica" in run.error_line()
     assert run.summary["exit_reason"].startswith("NoReplicaError")
     assert run.state()["num_consumed"] == run.summary["num_consumed_groups"] >= 4
+
+
+def test_the_only_standalone_replica_comes_back(launch, slow_reward):
+    """A new process with the weights of now goes on with what the old one had; nothing is lost."""
+    run = launch(slow_reward, STATIC, "rollout.total_rollout_steps=40")
+    run.wait_for_cycles(2)
+    first = run.device_pid("standalone-0")
+    os.kill(first, signal.SIGKILL)
+    run.wait_until(lambda: "standalone-0 is back" in run.log, "the restart")
+    run.expect(0)
+    assert run.log.count("standalone-0: process") == 2 and run.stderr.count("\n") <= 5
+    assert run.summary["num_consumed_groups"] == 40 and run.summary["num_failed_groups"] == 0
 
 
 def test_the_run_ends_with_its_trainer(launch, slow_reward):

@@ -114,3 +114,22 @@ def test_longest_possible_response(model, engines):
     (output,) = run(engines(model), ask((5, 6, 7), budget=MAX_LEN - 3))
     assert output.token_ids == greedy(model, (5, 6, 7), MAX_LEN - 3)
     assert run(engines(model), ask((5,), prefixes=())) == ()
+
+
+def test_responses_share_the_steps_they_were_in(model, engines):
+    """Two slots, three responses of 4, 6 and 8 tokens, then some aborted ones: their shares add up to all steps."""
+    engine = engines(model, max_num_seqs=2)
+    engine.pause("keep").result(20)
+    futures = [engine.generate(ask((5, 6, 7), budget=budget)) for budget in (4, 6, 8)]
+    engine.resume_generation().result(20)
+    outputs = [future.result(20)[0] for future in futures]
+    # The third takes the first one's slot after 4 steps: 2 beside the second, then 6 alone.
+    assert [o.decode_steps for o in outputs] == pytest.approx([4 / 2, 6 / 2, 2 / 2 + 6])
+    before = engine.status().num_decode_steps
+    assert before == 12
+    future = engine.generate(ask((5, 6, 7), n=3, budget=40))
+    while engine.status().num_decode_steps < before + 3:
+        pass
+    engine.abort().result(20)
+    shares = [o.decode_steps for o in future.result(20)]
+    assert sum(shares) == pytest.approx(engine.status().num_decode_steps - before)

@@ -1,12 +1,15 @@
-"""The console: a live panel on a terminal, rare lines elsewhere, and nothing lost at the end."""
+"""The console: a live view on a terminal, rare lines elsewhere, and nothing lost at the end."""
 
 from __future__ import annotations
 
 import io
 
 import pytest
+from live_states import KEPT, LENT
 from rich.console import Console as RichConsole
 
+from swingshift.core.timeline import DeviceSpan
+from swingshift.core.types import DeviceState
 from swingshift.observe.console import Console
 
 ROW = {
@@ -85,7 +88,7 @@ def test_an_unknown_state_is_shown_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("num_cycles", [20, None])
-def test_a_terminal_gets_a_live_panel(num_cycles: int | None) -> None:
+def test_a_terminal_gets_a_live_view(num_cycles: int | None) -> None:
     out = io.StringIO()
     console = Console(RichConsole(file=out, width=110, force_terminal=True))
     console.update(ROW, state="HYBRID_ACTIVE", num_cycles=num_cycles, decision="lend now")
@@ -94,6 +97,69 @@ def test_a_terminal_gets_a_live_panel(num_cycles: int | None) -> None:
     console.close()
     text = out.getvalue()
     assert ("cycle 3/20" if num_cycles else "cycle 3") in text
-    for part in ("reward 0.457", "queue 12", "devices lent", "lend now", "a word in between"):
+    for part in ("0.457", "12", "devices lent", "lend now", "a word in between"):
         assert part in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is back"
+
+
+def terminal(clock: Clock) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    rich = RichConsole(file=out, width=80, height=30, force_terminal=True, color_system=None)
+    return Console(rich, title="demo", now_fn=clock), out
+
+
+def last_picture(out: io.StringIO) -> str:
+    text = out.getvalue()
+    return text[text.rindex("demo  cycle") :]
+
+
+def test_a_tick_draws_what_the_run_does_now() -> None:
+    clock = Clock()
+    console, out = terminal(clock)
+    console.tick(None)
+    assert "waiting for the first cycle" in last_picture(out)
+    console.on_span(DeviceSpan("hybrid-0", DeviceState.ROLLOUT, 0.0, 60.0))
+    console.tick(LENT)
+    picture = last_picture(out)
+    assert "budget     31 / 48" in picture and "standalone-0 4 · hybrid-0 3" in picture and "waiting" not in picture
+    console.tick(KEPT)
+    assert "hybrid-0 asleep" in last_picture(out)
+    console.close()
+
+
+def test_the_time_left_runs_down_between_cycles() -> None:
+    clock = Clock()
+    console, out = terminal(clock)
+    for clock.now, cycle in ((10.0, 1), (20.0, 2)):
+        console.update(at(cycle), state="STANDALONE_ONLY", num_cycles=12, decision="")
+    console.tick(LENT)
+    assert "20.0 s, 1:40 left" in last_picture(out)
+    clock.now = 29.0
+    console.tick(LENT)
+    assert "29.0 s, 1:31 left" in last_picture(out)
+    console.close()
+
+
+def test_the_last_picture_has_the_last_cycle() -> None:
+    console, out = terminal(Clock())
+    console.update(at(1), state="STANDALONE_ONLY", num_cycles=2, decision="")
+    console.tick(LENT)
+    console.update(at(2), state="STANDALONE_ONLY", num_cycles=2, decision="")
+    console.tick(None)
+    console.close()
+    picture = last_picture(out)
+    assert "cycle 2/2" in picture and "budget" not in picture
+
+
+def test_a_run_that_could_not_start_does_not_say_it_waits() -> None:
+    console, out = terminal(Clock())
+    console.close()
+    assert "waiting" not in last_picture(out)
+
+
+def test_without_a_terminal_ticks_and_spans_print_nothing() -> None:
+    console, out = plain(Clock())
+    console.on_span(DeviceSpan("hybrid-0", DeviceState.ROLLOUT, 0.0, 60.0))
+    console.tick(LENT)
+    console.close()
+    assert out.getvalue() == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from swingshift.core.metric_table import METRICS
+from swingshift.core.metric_table import METRICS, STEP_METRICS
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup, SamplingParams
 from swingshift.observe.metric_document import WORKER_METRICS, to_markdown
 from swingshift.runtime.validation import Validator
@@ -30,7 +30,7 @@ def test_every_metric_has_one_row_of_its_table():
     lines = to_markdown().splitlines()
     names = [line.split("`")[1] for line in lines if line.startswith("| `")]
     definitions = names[names.index("training/global_step") :]
-    assert sorted(definitions) == sorted([*METRICS, *(name for name, _, _ in WORKER_METRICS)])
+    assert sorted(definitions) == sorted([*METRICS, *STEP_METRICS, *(name for name, _, _ in WORKER_METRICS)])
     for before, line in pairwise(lines):
         if before.startswith("|") and line.startswith("|"):
             assert _num_cells(before) == _num_cells(line), line
@@ -46,8 +46,9 @@ def test_worker_metrics_are_those_that_workers_report():
 
 
 def _of_a_collection() -> dict[str, float]:
-    metrics = CollectionMetrics(torch.device("cpu"))
-    metrics.add(ActorLoss(torch.tensor(0.0), torch.ones(len(SUM_NAMES), dtype=torch.float64), torch.tensor(1.0)))
+    metrics = CollectionMetrics(torch.device("cpu"), decoupled=True)
+    one = torch.tensor(1.0)
+    metrics.add(ActorLoss(torch.tensor(0.0), torch.ones(len(SUM_NAMES), dtype=torch.float64), one, one))
     metrics.add_step(grad_norm=1.0, lr=0.1)
     return metrics.result([SampleGroup(0, PROMPT, (SAMPLE,), 0)], num_without_signal=0)
 

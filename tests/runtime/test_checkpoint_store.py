@@ -62,7 +62,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert folder == tmp_path / "ckpt" / "global_step_3"
     trainer.weights = "other"
     state = asyncio.run(store.load(folder))
-    assert state == {"format": 1, "step": 3, "version": 3, "queued": [1, 2]}
+    assert state == {"format": 2, "step": 3, "version": 3, "queued": [1, 2]}
     assert trainer.weights == "w0" and trainer.loaded == folder
     assert [p.name for p in (tmp_path / "ckpt").iterdir()] == ["global_step_3"], "nothing temporary is left"
 
@@ -145,7 +145,7 @@ def test_only_complete_checkpoints_are_listed(tmp_path: Path) -> None:
         ("", "cannot read"),
         (b"\xff\xfe", "cannot read"),
         ("[]", "not a checkpoint of this version"),
-        ('{"format": 99}', "format 1"),
+        ('{"format": 99}', "format 2"),
         ("{}", "not a checkpoint of this version"),
     ],
 )

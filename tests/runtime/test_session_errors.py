@@ -56,8 +56,8 @@ def test_training_that_hangs_holds_up_the_end_only_for_its_deadline() -> None:
         faults=PlannedFaults(delays_s={("trainer", "train"): 1e9}),
     )
     world = simulate_failing(config, TooManyFailuresError, "max_failed_ratio")
-    assert world.trainer.trained == [] and saver.last["num_consumed"] == 0
-    assert [g["group_id"] for g in saver.last["queued"]][:4] == [0, 1, 2, 3]
+    assert world.trainer.trained == []
+    assert saver.states == [], "whether its groups will have been trained on nobody knows"
     assert max(span.end_s for span in world.spans) < 60
 
 

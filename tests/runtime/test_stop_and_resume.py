@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from runtime_builders import CONFIGS, MemorySaver, fails_for, resume_from, stop_at
 
+from swingshift.core.types import SampleGroup
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.workload import SimReward
 from swingshift.sim.world import World, WorldConfig, simulate
@@ -85,6 +86,50 @@ def test_many_short_sessions_make_one_run() -> None:
             break
     assert sorted(trained) == list(range(41))
     assert clock == sorted(clock) and clock[-1] > 3, "one clock over all sessions"
+
+
+class Recorder:
+    """A reward that remembers what it scored."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, SampleGroup] = {}
+
+    async def score(self, group: SampleGroup) -> tuple[float, ...]:
+        self.groups[group.group_id] = group
+        return (0.0,) * len(group.samples)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_unfinished_responses_go_on_with_the_tokens_they_had(name: str) -> None:
+    """What was generated before the stop begins the response afterwards, with the versions that sampled it."""
+    config = CONFIGS[name]
+    whole_s = simulate(config).wall_s
+    num_kept = 0
+    for i in range(1, 12):
+        saver, recorder = MemorySaver(), Recorder()
+        simulate(replace(config, saver=saver), stop_at(whole_s * i / 12))
+        pending = {p["group_id"]: p["responses"] for p in saver.last["pending"]}
+        simulate(replace(config, reward=recorder), resume_from(saver.last))
+        for group_id, responses in pending.items():
+            for sample, had in zip(recorder.groups[group_id].samples, responses, strict=False):
+                length = len(had["token_ids"])
+                assert list(sample.token_ids)[:length] == had["token_ids"]
+                assert _versions(sample.version_spans)[:length] == _versions(had["version_spans"])
+                assert len(sample.log_probs) == len(sample.token_ids) <= config.max_tokens
+                num_kept += length
+    assert num_kept > 100, "no stop met responses under way"
+
+
+def test_nothing_is_kept_where_responses_may_not_span_an_abort() -> None:
+    saver = MemorySaver()
+    simulate(replace(CONFIGS["dynamic"], partial_rollout=False, saver=saver), stop_at(2.0))
+    assert saver.last["pending"]
+    unfinished = [r for p in saver.last["pending"] for r in p["responses"] if r["finish_reason"] is None]
+    assert unfinished and not any(r["token_ids"] for r in unfinished)
+
+
+def _versions(spans: Any) -> list[int]:
+    return [version for version, num_tokens in spans for _ in range(num_tokens)]
 
 
 def test_a_state_survives_json_and_holds_everything() -> None:

@@ -12,14 +12,23 @@ from swingshift.sim.faults import PlannedFaults
 from swingshift.sim.world import WorldConfig, simulate
 
 
-def test_training_beyond_its_deadline_ends_the_run_and_its_groups_count_as_not_consumed() -> None:
+def test_training_that_has_no_end_ends_the_run_and_nothing_is_saved_under_it() -> None:
+    """It cannot be taken back: if it ends after all, its groups were trained on, and a checkpoint would not know."""
     saver = MemorySaver()
     config = WorldConfig(
         faults=PlannedFaults(delays_s={("trainer", "train"): 1e6}), train_timeout_s=30.0, saver=saver
     )
-    with pytest.raises(TrainerError, match=r"4 groups did not end within 30 s \(async_training.train_timeout_s\)"):
+    with pytest.raises(TrainerError, match=r"4 groups did not end within 30 s \(async_training.train_timeout_s\)") as e:
+        simulate(config)
+    assert saver.states == []
+    assert any("nothing was saved" in note for note in e.value.__notes__)
+
+
+def test_training_that_ends_soon_after_its_deadline_counts() -> None:
+    saver = MemorySaver()
+    faults = PlannedFaults(delays_s={("trainer", "train"): 31.0})
+    config = WorldConfig(faults=faults, train_timeout_s=30.0, call_timeout_s=5.0, saver=saver)
+    with pytest.raises(TrainerError, match="did not end within 30 s"):
         simulate(config)
     [(_, text)] = saver.states
-    state = json.loads(text)
-    assert state["num_consumed"] == 0
-    assert len(state["queued"]) >= 4
+    assert json.loads(text)["num_consumed"] == 4

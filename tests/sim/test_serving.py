@@ -244,3 +244,14 @@ def test_late_in_a_run_a_full_cache_does_not_stop_the_clock(start: float) -> Non
         serving.submit(request(f"q{i}", 7, (), ()))
     assert len(run_until(serving, float("inf"))) == 20
     assert serving.num_preemptions > 0 and 0 < serving.now - start < 100
+
+
+def test_responses_share_the_steps_they_were_in() -> None:
+    """Two slots: the third response takes the first one's after 4 steps, 2 of its 8 beside the second."""
+    lengths = {"a": 4, "b": 6, "c": 8}
+    serving = Serving(DecodeCost(0.01), 2, None, lambda name, index: lengths[name], version=0)
+    for name in lengths:
+        serving.submit(request(name, 10, ()))
+    ended = outputs_of(run_until(serving, float("inf")))
+    shares = {name: outputs[0].decode_steps for name, outputs in ended.items()}
+    assert shares == pytest.approx({"a": 4 / 2, "b": 6 / 2, "c": 2 / 2 + 6})

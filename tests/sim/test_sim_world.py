@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from swingshift.core.timeline import DeviceSpan
-from swingshift.runtime.train_loop import CycleReport
+from swingshift.runtime.cycle_report import CycleReport
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.trainer import TrainerCost
 from swingshift.sim.workload import (

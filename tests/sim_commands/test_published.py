@@ -8,6 +8,7 @@ import pytest
 from swingshift.sim.fit import fit_rollout, fit_speeds
 from swingshift.sim.presets import load_scenario
 from swingshift.sim.run import run_scenario
+from swingshift.sim.scenario import with_lending
 
 PRESET = "qwen3.5-35b-a3b-dapo"
 STATIC = "async_training.use_dynamic_resource_scheduling=false"
@@ -76,7 +77,7 @@ def test_two_totals_that_contradict_each_other_are_no_fit():
 
 def test_the_run_without_switching_of_the_other_preset():
     cycles = 6
-    scenario = load_scenario("separate-async-24xh100", [STATIC, f"workload.num_cycles={cycles}"])
+    scenario = with_lending(load_scenario("separate-async-24xh100", [f"workload.num_cycles={cycles}"]), False)
     fit = fit_rollout(scenario, 18.80 * 3600 * cycles / 150, tolerance=0.01)
     assert fit.speeds.rollout == pytest.approx(scenario.efficiency.rollout_speed, rel=0.1)
     assert run_scenario(scenario)["tokens_per_s"] == pytest.approx(15_150, rel=0.05)

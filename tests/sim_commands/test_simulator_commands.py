@@ -21,7 +21,8 @@ from swingshift.sim.planner import mean_and_half_width
 PRESET = "rollout-bound-8"
 SHORT = ["workload.num_cycles=2", "async_training.ppo_mini_batch_size=4"]
 STATIC = "async_training.use_dynamic_resource_scheduling=false"
-FILES = ["metrics.jsonl", "run.png", "scenario.yaml", "summary.json", "timeline.jsonl"]
+EVENTS = ["attempts.jsonl", "decisions.jsonl", "levels.jsonl", "timeline.jsonl"]
+FILES = sorted(["metrics.jsonl", "run.png", "scenario.yaml", "summary.json", *EVENTS])
 
 
 @pytest.fixture
@@ -57,6 +58,8 @@ def test_the_table_has_the_summary_and_the_bound(show):
 def test_without_a_preset_all_are_listed(show):
     printed = show("simulate")
     assert PRESET in printed and "qwen3.5-35b-a3b-dapo" in printed
+    listed = json.loads(show("simulate", "--json"))
+    assert {"name": PRESET, "devices": "6+2"}.items() <= next(p for p in listed if p["name"] == PRESET).items()
 
 
 def test_explain_prints_sources_and_assumptions(show):
@@ -88,7 +91,7 @@ def test_the_same_seed_writes_the_same_bytes_in_another_process(show, tmp_path: 
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
     command = [sys.executable, "-m", "swingshift", "simulate", PRESET, *SHORT, "--out", str(tmp_path / "there")]
     subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
-    for name in ("metrics.jsonl", "timeline.jsonl", "summary.json", "scenario.yaml"):
+    for name in ("metrics.jsonl", *EVENTS, "summary.json", "scenario.yaml"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
 
 
@@ -149,6 +152,8 @@ def test_a_sweep_covers_the_grid_and_goes_on_where_it_stopped(show, tmp_path: Pa
     assert {r["digest"]: r for r in read_lines(out)} == {r["digest"]: r for r in records}
     assert "0 points simulated" in show(*sweep_argv(out))
     assert "2 points simulated, 4 were there already" in show(*sweep_argv(out, "0.3,0.5,0.9"))
+    shown = json.loads(show(*sweep_argv(out), "--json"))
+    assert shown == records, "the grid's points, in its order"
 
 
 def living(process_group: int) -> list[psutil.Process]:

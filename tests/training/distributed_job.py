@@ -13,6 +13,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from training_builders import actor, group, mixed_groups, tiny, weights
 
+from swingshift.config.schema import RolloutCorrectionConfig
 from swingshift.errors import TrainerError
 from swingshift.training.worker import TorchTrainWorker
 
@@ -27,7 +28,9 @@ SCENARIOS = {
         "grad_clip": 0.5,
     },
     "one_group": {"ppo_mini_batch_size": 1},
+    "decoupled": {"ppo_mini_batch_size": 3, "ppo_max_token_len_per_gpu": 40, "optim": {"lr": 1e-2}},
 }
+CORRECTIONS = {"decoupled": RolloutCorrectionConfig(bypass_mode=False, rollout_is_threshold=1.5)}
 
 
 def groups_of(name: str, step: int):
@@ -45,10 +48,16 @@ def run_scenarios(rank: int, world_size: int) -> dict[str, tuple[dict[str, torch
     results = {}
     for name, config in SCENARIOS.items():
         # Rank 0's weights must become everybody's, also those of the reference model.
-        worker = TorchTrainWorker(tiny(seed=rank), actor(**config), rank=rank, world_size=world_size)
+        correction = CORRECTIONS.get(name)
+        worker = TorchTrainWorker(
+            tiny(seed=rank), actor(**config), correction=correction, rank=rank, world_size=world_size
+        )
+        # Two collections of one cycle, the second with the weights of its start, and one of the next.
         for step in range(3):
-            result = worker.train(groups_of(name, step), step)
-        results[name] = (weights(worker), dict(result.metrics))
+            result = worker.train(groups_of(name, step), step // 2)
+            if step == 1:
+                second = {f"second {key}": value for key, value in result.metrics.items()}
+        results[name] = (weights(worker), {**second, **result.metrics})
     return results
 
 

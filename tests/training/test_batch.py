@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_builders import VOCAB, tiny
 
+from swingshift.core.row_sharing import responses_per_row
 from swingshift.training.batch import (
     Row,
     TrainResponse,
     balance,
     micro_batch,
-    responses_per_row,
     rows_of,
     split_by_tokens,
     token_weights,

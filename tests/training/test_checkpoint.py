@@ -9,6 +9,7 @@ import torch
 from training_builders import actor, assert_equal, mixed_groups, tiny, weights
 from transformers import AutoModelForCausalLM
 
+from swingshift.config.schema import RolloutCorrectionConfig
 from swingshift.errors import CheckpointError
 from swingshift.training.worker import TorchTrainWorker
 
@@ -57,6 +58,22 @@ def test_saved_and_loaded_while_lent(tmp_path):
     for w in (straight, resumed):
         w.train(mixed_groups(seed=1), 1)
     assert_equal(weights(straight), weights(resumed))
+
+
+def test_a_resume_in_mid_cycle_begins_a_cycle_with_the_restored_weights(tmp_path):
+    """Rollout is given those weights first, under the same version; no copy of older ones is in the checkpoint."""
+    correction = RolloutCorrectionConfig(bypass_mode=False)
+    first, resumed, fresh = (TorchTrainWorker(tiny(seed=s), actor(**CONFIG), correction=correction) for s in range(3))
+    first.train(mixed_groups(), 7)
+    first.save(tmp_path)
+    resumed.train(mixed_groups(seed=1), 7)  # its copy for version 7 is not that of the checkpoint
+    for each in (resumed, fresh):
+        each.load(tmp_path)
+    assert not any("prox" in file.name for file in tmp_path.iterdir())
+    for i in range(2):
+        a, b = (each.train(mixed_groups(seed=2 + i), 7).metrics for each in (resumed, fresh))
+        assert a == b
+    assert_equal(weights(resumed), weights(fresh))
 
 
 def test_model_is_a_hugging_face_folder(saved):

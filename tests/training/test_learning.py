@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from swingshift.config.schema import ActorConfig
+from swingshift.config.schema import ActorConfig, RolloutCorrectionConfig
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup
 from swingshift.training.worker import TorchTrainWorker
 
@@ -67,3 +67,24 @@ def test_reward_rises():
         rewards.append(mean_reward(groups))
     assert rewards[0] < 0.3
     assert sum(rewards[-5:]) / 5 > 0.7
+
+
+def test_reward_rises_in_decoupled_ppo_with_rollout_a_cycle_behind():
+    """Three collections a cycle, sampled with the weights of the cycle before."""
+    torch.set_num_threads(1)
+    model, behind, newest = new_model(0), new_model(0), new_model(0)
+    config = ActorConfig.model_validate({"ppo_mini_batch_size": 8, "optim": {"lr": 1e-3}})
+    worker = TorchTrainWorker(model, config, correction=RolloutCorrectionConfig(bypass_mode=False))
+    generator = torch.Generator().manual_seed(0)
+    rewards, weights = [], []
+    for version in range(12):
+        behind.load_state_dict(newest.state_dict())
+        newest.load_state_dict(model.state_dict())
+        for _ in range(3):
+            groups = collect(behind, generator)
+            metrics = worker.train(groups, version).metrics
+            rewards.append(mean_reward(groups))
+            weights.append(metrics["actor/rollout_is_max"])
+    assert rewards[0] < 0.3
+    assert max(weights[:3]) < 1.01 < max(weights[3:]), "rollout is behind from the second cycle on"
+    assert sum(rewards[-3:]) / 3 > 0.5

@@ -113,6 +113,24 @@ def reference_token(
     return -ratio * advantage, False
 
 
+def reference_log_probs(
+    model: LlamaForCausalLM, groups: list[SampleGroup], temperature: float = 1.0
+) -> dict[float, float]:
+    """Each trained token's log-prob under ``model``, by its log-prob at rollout (random, so it names the token)."""
+    table: dict[float, float] = {}
+    for g in groups:
+        if len({s.reward for s in g.samples}) == 1:
+            continue
+        for s in g.samples:
+            ids = torch.tensor([[*g.prompt.token_ids, *s.token_ids]])
+            all_log_probs = (model(ids).logits[0].detach().double() / temperature).log_softmax(-1)
+            for t, token in enumerate(s.token_ids):
+                rollout = torch.tensor(s.log_probs[t]).item()
+                assert rollout not in table, "two tokens with the same log-prob at rollout"
+                table[rollout] = all_log_probs[len(g.prompt.token_ids) + t - 1, token].item()
+    return table
+
+
 def reference_loss(
     model: LlamaForCausalLM,
     groups: list[SampleGroup],
@@ -121,8 +139,14 @@ def reference_loss(
     temperature: float = 1.0,
     norm_by_std: bool = True,
     ref_model: LlamaForCausalLM | None = None,
+    old_model: LlamaForCausalLM | None = None,
+    max_importance: float | None = math.inf,
 ) -> tuple[torch.Tensor, float]:
-    """Loss of one mini-batch (scalar with gradient) and clip fraction."""
+    """Loss of one mini-batch (scalar with gradient) and clip fraction.
+
+    ``old_model``: decoupled PPO, with importance weights of at most ``max_importance`` (None: without any).
+    """
+    old_log_probs = reference_log_probs(old_model, groups, temperature) if old_model else {}
     per_response: list[list[torch.Tensor]] = []
     clipped = []
     for g in groups:
@@ -139,9 +163,13 @@ def reference_loss(
             for t, token in enumerate(s.token_ids):
                 at = len(g.prompt.token_ids) + t - 1
                 probs = torch.softmax(logits[at], 0)
+                rollout = torch.tensor(s.log_probs[t]).item()
+                old = old_log_probs[rollout] if old_model else s.log_probs[t]
                 loss, was_clipped = reference_token(
-                    probs[token].log(), s.log_probs[t], advantage, config.clip_low, config.clip_high
+                    probs[token].log(), old, advantage, config.clip_low, config.clip_high
                 )
+                if old_model and max_importance is not None:
+                    loss = loss * min(math.exp(old - rollout), max_importance)
                 clipped.append(was_clipped)
                 loss = loss + config.entropy_coeff * (probs * probs.log()).sum()
                 if ref_logits is not None:

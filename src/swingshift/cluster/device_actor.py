@@ -96,6 +96,9 @@ class DeviceActor:
     async def resume_kv_cache(self) -> None:
         await asyncio.wrap_future(self.engine.resume_kv_cache())
 
+    async def health(self) -> None:
+        await asyncio.wrap_future(self.engine.health())
+
     async def sleep(self, level: int) -> None:
         await asyncio.wrap_future(self.engine.sleep(level))
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from swingshift.cluster.specs import DeviceSpec
+from swingshift.config.plan import budget_numbers
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.engines.torch_engine import TorchEngine
 from swingshift.errors import ConfigError
@@ -39,7 +40,7 @@ def build_parts(
     model = _load(config, model_path).to(device)
     is_trainer = spec.rank is not None
     worker = _build_worker(config, spec, device, model, model_path, init_method) if is_trainer else None
-    if is_trainer and not config.async_training.use_dynamic_resource_scheduling:
+    if is_trainer and not config.lends:
         return DeviceParts(None, worker)
     return DeviceParts(_build_engine(config, spec, device, model), worker)
 
@@ -81,6 +82,8 @@ def _build_worker(
         config.actor_rollout_ref.actor,
         temperature=config.actor_rollout_ref.rollout.temperature,
         norm_adv_by_std=config.algorithm.norm_adv_by_std_in_grpo,
+        correction=config.algorithm.rollout_correction,
+        collections_per_cycle=budget_numbers(config).trigger_parameter_sync_step,
         seed=config.trainer.seed,
         rank=spec.rank,
         world_size=spec.world_size,

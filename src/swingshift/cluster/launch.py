@@ -17,9 +17,11 @@ from typing import Any
 from swingshift.cluster.calls import answer
 from swingshift.cluster.inputs import Inputs, read_inputs
 from swingshift.cluster.interrupts import EXIT_INTERRUPTED, Interrupts
+from swingshift.cluster.memory import check_memory
 from swingshift.cluster.orphan_watch import OrphanWatch
 from swingshift.cluster.placement import Pool, place_standalone, place_trainer
 from swingshift.cluster.ray_cluster import RayCluster
+from swingshift.cluster.replicas import RayStarter
 from swingshift.cluster.run_files import LOG_FILE, RunFiles
 from swingshift.cluster.wiring import compose
 from swingshift.config.document import to_yaml
@@ -27,6 +29,7 @@ from swingshift.config.plan import budget_numbers, expected_groups, resolve_devi
 from swingshift.config.run_dir import CONFIG_FILE, prepare_run_dir
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.errors import TrainerError
+from swingshift.observe.live_run import check_exporter
 from swingshift.runtime.checkpoint import list_checkpoints, read_state
 from swingshift.runtime.session import Session
 from swingshift.training.warm_start import WarmStart
@@ -51,9 +54,11 @@ def run_training(config: SwingshiftConfig, config_sources: str) -> int:
 async def _run(config: SwingshiftConfig, config_sources: str) -> int:
     with Interrupts() as interrupts, OrphanWatch():
         inputs = read_inputs(config)
+        check_exporter(config)
         device_kind = resolve_device_kind(config)
         cluster = RayCluster(config, device_kind)
         try:
+            memory = check_memory(config, device_kind, is_shared=cluster.is_shared)
             await inputs.reward.check(inputs.prompts[0])
             if cluster.is_shared:
                 await _connect(cluster, interrupts)  # before anything is written: is it large enough?
@@ -61,6 +66,7 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
             (folder / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
             with _log_to(folder / LOG_FILE):
                 logger.info("configuration: %s", config_sources)
+                logger.info("%s", memory)
                 try:
                     code = await _train(config, inputs, folder, cluster, device_kind, interrupts)
                     cluster.keep_logs = False
@@ -90,12 +96,14 @@ async def _train(
     per_cycle = budget_numbers(config).step_required_samples
     num_cycles = None if expected is None else -(-expected // per_cycle)
     files = RunFiles(folder, config, lambda ids: str(inputs.tokenizer.decode(list(ids))), num_cycles)
+    files.start()
     session: Session | None = None
     started, exit_reason = time.monotonic(), "failed to start"
     try:
         devices = _devices(config, device_kind, files, folder, cluster, interrupts)
-        async with devices as (trainer_pool, standalone_pool):
-            session, store = compose(config, inputs, files, folder, trainer_pool, standalone_pool)
+        async with devices as (trainer_pool, standalone_pool, model_path):
+            starter = RayStarter(standalone_pool, model_path)
+            session, store = compose(config, inputs, files, folder, trainer_pool, standalone_pool, starter)
             if resume_from is not None:
                 files.note(f"resuming from {resume_from}")
                 session.load_state_dict(await store.load(resume_from))
@@ -151,8 +159,8 @@ async def _devices(
     folder: Path,
     cluster: RayCluster,
     interrupts: Interrupts,
-) -> AsyncIterator[tuple[Pool, Pool]]:
-    """The model and every device process, ready; all processes gone afterwards, whatever happens."""
+) -> AsyncIterator[tuple[Pool, Pool, str]]:
+    """Every device process, ready, and the model's folder; all processes gone afterwards, whatever happens."""
     run_id = f"swingshift-{uuid.uuid4().hex[:8]}"
     pools: list[Pool] = []
     started = time.monotonic()
@@ -171,7 +179,7 @@ async def _devices(
         await _start_actors(pools, model_path)
         names = ", ".join(name for pool in pools for name in pool.names)
         files.note(f"ready after {time.monotonic() - started:.1f} s: training on {names} ({device_kind})")
-        yield pools[0], pools[1]
+        yield pools[0], pools[1], model_path
     finally:
         await warm_start.kill()
         for pool in pools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,24 @@ PATIENCE_S = 3.0
 """After this long people are told what is waited for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pool:
-    """Device processes of one kind and the placement group that holds their devices."""
+    """Device processes of one kind and the placement group that holds their devices.
+
+    ``make(i)`` starts the process of the i-th device.
+    """
 
     names: tuple[str, ...]
-    actors: tuple[Any, ...]
+    actors: list[Any]
     group: PlacementGroup | None
+    make: Callable[[int], Any]
+
+    def replace(self, name: str) -> Any:
+        """End what is left of a process and start another on its device; returns the new one, not ready yet."""
+        index = self.names.index(name)
+        ray.kill(self.actors[index])
+        self.actors[index] = self.make(index)
+        return self.actors[index]
 
     def kill(self) -> None:
         for actor in self.actors:
@@ -52,7 +64,7 @@ async def place_trainer(config: SwingshiftConfig, device_kind: str, run_id: str)
 async def place_standalone(config: SwingshiftConfig, device_kind: str, run_id: str) -> Pool:
     rollout = config.rollout
     if rollout.nnodes == 0:
-        return Pool((), (), None)
+        return Pool((), [], None, lambda index: None)
     key = "rollout.nnodes × rollout.n_gpus_per_node"
     group = await _reserve(rollout.nnodes, rollout.n_gpus_per_node, device_kind, f"{run_id}-rollout", key)
     first_core = config.trainer.num_devices
@@ -84,11 +96,13 @@ async def _reserve(num_nodes: int, per_node: int, device_kind: str, name: str, k
 
 def _start_pool(config: SwingshiftConfig, specs: list[DeviceSpec], per_node: int, group: PlacementGroup) -> Pool:
     remote_class = ray.remote(DeviceActor)
-    actors = []
-    for index, spec in enumerate(specs):
+
+    def make(index: int) -> Any:
+        spec = specs[index]
         on_node = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index // per_node)
         options = {"num_cpus": 1, "num_gpus": 1 if spec.kind == "cuda" else 0, "scheduling_strategy": on_node}
         # A group in flight holds one call for as long as it generates.
         calls = 2 * config.async_training.concurrent_samples_per_replica + 1000
-        actors.append(remote_class.options(max_concurrency=calls, **options).remote(config, spec))
-    return Pool(tuple(s.name for s in specs), tuple(actors), group)
+        return remote_class.options(max_concurrency=calls, **options).remote(config, spec)
+
+    return Pool(tuple(s.name for s in specs), [make(i) for i in range(len(specs))], group, make)

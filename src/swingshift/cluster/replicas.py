@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import ray
 
 from swingshift.cluster.calls import answer
+from swingshift.cluster.placement import Pool
 from swingshift.core.types import GenerationRequest, ReplicaKind, SampleGroup, TokenOutput, WeightVersion
 from swingshift.errors import ReplicaDiedError, TrainerError
 from swingshift.runtime.ports import Replica, TrainResult
+
+logger = logging.getLogger(__name__)
 
 
 class RayReplica:
@@ -44,6 +48,9 @@ class RayReplica:
 
     async def resume_kv_cache(self) -> None:
         await self._call("resume_kv_cache")
+
+    async def health(self) -> None:
+        await self._call("health")
 
     async def sleep(self, level: int = 2) -> None:
         await self._call("sleep", level)
@@ -105,6 +112,20 @@ class RayTrainer:
             return await answer(getattr(self.actors[rank], verb).remote(*args), self.devices[rank])
         except ReplicaDiedError as error:
             raise TrainerError(f"the trainer cannot go on: {error}") from error
+
+
+class RayStarter:
+    """Starts another device process in the place of one that is gone."""
+
+    def __init__(self, pool: Pool, model_path: str) -> None:
+        self._pool = pool
+        self._model_path = model_path
+
+    async def restart(self, replica: Replica) -> Replica:
+        actor = self._pool.replace(replica.id)
+        where = await answer(actor.start.remote(self._model_path, None), replica.id)
+        logger.info("%s: %s", replica.id, where)
+        return RayReplica(replica.id, replica.kind, actor)
 
 
 class ObjectStoreWeightSync:

@@ -11,12 +11,15 @@ from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.timeline import DeviceSpan
 from swingshift.core.types import DeviceState
 from swingshift.observe.console import Console
+from swingshift.observe.event_files import EventFiles
 from swingshift.observe.guard import Guard
+from swingshift.observe.live_run import LiveRun
+from swingshift.observe.loggers import open_loggers
+from swingshift.observe.prometheus_targets import TARGETS_FILE
 from swingshift.observe.samples import SampleLog
 from swingshift.observe.sinks import FanOut, JsonlSink
-from swingshift.observe.span_log import SpanLog
 from swingshift.observe.summary import RunTotals, render_summary, summarise, write_summary
-from swingshift.runtime.train_loop import CycleReport
+from swingshift.runtime.cycle_report import CycleReport
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +39,23 @@ class RunFiles:
     ) -> None:
         self._folder = folder
         self._num_cycles = num_cycles
-        self._spans = SpanLog(folder / "timeline.jsonl")
+        self.events = EventFiles(folder)
         self._samples = SampleLog(folder / "samples.jsonl", decode, config.trainer.log_samples_per_cycle)
-        self._sinks = FanOut([JsonlSink(folder / METRICS_FILE)])
+        self._sinks = FanOut([JsonlSink(folder / METRICS_FILE), *open_loggers(config, folder)])
         self._totals = RunTotals.of_file(folder / METRICS_FILE)
-        self._console = Console() if "console" in config.trainer.logger else None
+        has_console = "console" in config.trainer.logger
+        self._console = Console(title=config.trainer.experiment_name) if has_console else None
+        self.live = LiveRun(folder, config, self._console, num_cycles, self.events.flush)
         self._files_guard = Guard("run files")
         self._validation: dict[str, float] = {}
         self.num_failed_groups = 0
         """Since training began. The cycle in which a run ends with an error has no row to tell it."""
+
+    def start(self) -> None:
+        """Inside the event loop: from now on what is shown is kept up to date."""
+        self.live.start()
+        if self.live.metrics_url is not None:
+            self.note(f"metrics for Prometheus: {self.live.metrics_url} ({TARGETS_FILE})")
 
     def note(self, text: str) -> None:
         """One line for the person who watches, and for the log."""
@@ -54,7 +65,9 @@ class RunFiles:
 
     def on_span(self, span: DeviceSpan) -> None:
         with self._files_guard():
-            self._spans(span)
+            self.events.spans(span)
+            if self._console is not None:
+                self._console.on_span(span)
 
     def validated(self, row: Mapping[str, float]) -> None:
         """A validation ended; the newest one's ``val/…`` values go into the summary."""
@@ -68,9 +81,11 @@ class RunFiles:
         self._totals.add(report.row)
         self.validated(report.row)
         self._sinks.log(report.version, report.row)
+        self.live.show_row(report.row)
         with self._files_guard():
             self._samples.log(report.version, report.groups)
-            self._spans.flush()
+            self.events.decided(report.decisions)
+            self.events.flush()
         if self._console is not None:
             self._console.update(
                 report.row, state=report.state, num_cycles=self._num_cycles, decision=report.decision
@@ -80,7 +95,8 @@ class RunFiles:
         self, device_seconds: Mapping[str, Mapping[DeviceState, float]], wall_s: float, exit_reason: str
     ) -> dict[str, Any]:
         """Write the summary and the picture, show the table, and return the summary."""
-        self._spans.close()
+        self.live.stop()
+        self.events.close()
         self._samples.close()
         self._sinks.close()
         if self._console is not None:
@@ -89,6 +105,7 @@ class RunFiles:
         summary["validation"] = self._validation
         summary["num_failed_groups"] = max(summary["num_failed_groups"], self.num_failed_groups)
         write_summary(self._folder / "summary.json", summary)
+        self.live.close()
         if summary["num_cycles"]:
             self._draw()
         if self._console is not None:

@@ -10,30 +10,33 @@ from swingshift.cluster.inputs import Inputs, stop_token_ids
 from swingshift.cluster.placement import Pool
 from swingshift.cluster.replicas import ObjectStoreWeightSync, RayReplica, RayTrainer
 from swingshift.cluster.run_files import RunFiles
+from swingshift.cluster.step_wiring import step_mode
 from swingshift.config.plan import budget_numbers
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.types import ReplicaKind, SamplingParams
 from swingshift.runtime.checkpoint import CheckpointStore
-from swingshift.runtime.rollouter import RolloutSettings
+from swingshift.runtime.group_runner import RolloutSettings
+from swingshift.runtime.ports import ReplicaStarter
+from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.session import Ports, Session, SessionSettings
 from swingshift.runtime.validation import Validator
-from swingshift.schedule.base import build_policy
+from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 
 
 def compose(
-    config: SwingshiftConfig, inputs: Inputs, files: RunFiles, folder: Path, trainer_pool: Pool, standalone_pool: Pool
+    config: SwingshiftConfig,
+    inputs: Inputs,
+    files: RunFiles,
+    folder: Path,
+    trainer_pool: Pool,
+    standalone_pool: Pool,
+    starter: ReplicaStarter,
 ) -> tuple[Session, CheckpointStore]:
     """The session of a run whose device processes are ready, and the store it saves to."""
     rollout, training = config.actor_rollout_ref.rollout, config.async_training
-    lends = training.use_dynamic_resource_scheduling
+    lends = config.lends
     trainer = RayTrainer(trainer_pool.names, trainer_pool.actors)
     store = CheckpointStore(folder / "checkpoints", trainer, config.trainer.max_actor_ckpt_to_keep)
-    policy = build_policy(
-        training.dynamic_schedule_policy if lends else "static_fully_async",
-        deactivate_ratio=training.dynamic_schedule_deactivate_ratio,
-        only_hybrid=config.rollout.nnodes == 0,
-        **training.dynamic_schedule_policy_kwargs,
-    )
     ports = Ports(
         trainer=trainer,
         standalone=_replicas(standalone_pool, ReplicaKind.STANDALONE),
@@ -42,6 +45,7 @@ def compose(
         prompts=inputs.source,
         reward=inputs.reward,
         saver=store,
+        starter=starter,
         validate=_validator(config, inputs),
     )
     settings = SessionSettings(
@@ -58,14 +62,30 @@ def compose(
         sticky_cache_size=training.sticky_cache_size,
         replica_wait_timeout_s=training.replica_wait_timeout_s,
         call_timeout_s=training.call_timeout_s,
+        restarts=RestartSettings(training.max_replica_restarts),
+        health_check_interval_s=training.health_check_interval_s,
+        watchdog_timeout_s=training.watchdog_timeout_s,
         train_timeout_s=training.train_timeout_s,
         release_kv_cache=rollout.free_cache_engine,
         save_freq=config.trainer.save_freq,
         test_freq=config.trainer.test_freq,
         seed=config.trainer.seed,
     )
-    session = Session(ports, settings, policy, on_cycle=files.on_cycle, on_span=files.on_span)
+    mode = step_mode(config) if config.trainer.v1.in_steps else _policy(config)
+    session = Session(ports, settings, mode, on_cycle=files.on_cycle, on_span=files.on_span)
+    files.events.watch(session)
+    files.live.watch(session)
     return session, store
+
+
+def _policy(config: SwingshiftConfig) -> DynamicSchedulePolicyBase:
+    training = config.async_training
+    return build_policy(
+        training.dynamic_schedule_policy if config.lends else "static_fully_async",
+        deactivate_ratio=training.dynamic_schedule_deactivate_ratio,
+        only_hybrid=config.rollout.nnodes == 0,
+        **training.dynamic_schedule_policy_kwargs,
+    )
 
 
 def _replicas(pool: Pool, kind: ReplicaKind) -> list[RayReplica]:

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
+from swingshift.config.keys import format_value
 from swingshift.config.plan import budget_numbers, expected_groups
 from swingshift.config.problems import Problem, raise_all
-from swingshift.config.schema import SwingshiftConfig
+from swingshift.config.schema import RolloutCorrectionConfig, SwingshiftConfig
+from swingshift.config.step_checks import step_problems, step_warnings
 from swingshift.errors import ConfigError, DataError
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ACTOR = "actor_rollout_ref.actor"
+_CORRECTION = "algorithm.rollout_correction"
+
+LOGGER_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
+"""What a logger needs beyond our own dependencies; the extra of the same name brings it."""
 
 
 def check_config(config: SwingshiftConfig) -> list[str]:
     """Warnings, one line each. Raises ConfigError with one line per contradiction, sorted by key."""
-    raise_all([*_trainer_problems(config), *_size_problems(config), *_policy_problems(config)])
-    return [*_sampling_warnings(config), *_scheduling_warnings(config), *_ignored_warnings(config)]
+    raise_all(
+        [
+            *_trainer_problems(config),
+            *_size_problems(config),
+            *_policy_problems(config),
+            *step_problems(config),
+        ]
+    )
+    return [
+        *_sampling_warnings(config),
+        *_scheduling_warnings(config),
+        *_correction_warnings(config),
+        *step_warnings(config),
+        *_ignored_warnings(config),
+    ]
 
 
 def check_against_data(config: SwingshiftConfig, num_prompts: int) -> list[str]:
@@ -70,6 +90,12 @@ def _trainer_problems(config: SwingshiftConfig) -> Iterator[Problem]:
             f"trainer.test_freq={trainer.test_freq}",
             "validation needs data; set data.val_files, or -1 for none",
         )
+    for name, package in LOGGER_PACKAGES.items():
+        if name in trainer.logger and find_spec(package) is None:
+            yield _problem(
+                f"trainer.logger={format_value(trainer.logger)}",
+                f"the package {package} is not installed; pip install 'swingshift[{name}]', or leave {name} out",
+            )
 
 
 def _size_problems(config: SwingshiftConfig) -> Iterator[Problem]:
@@ -103,7 +129,7 @@ def _size_problems(config: SwingshiftConfig) -> Iterator[Problem]:
 
 def _policy_problems(config: SwingshiftConfig) -> Iterator[Problem]:
     schedule = config.async_training
-    if config.rollout.nnodes == 0 and not schedule.use_dynamic_resource_scheduling:
+    if config.rollout.nnodes == 0 and not config.lends and not config.trainer.v1.in_steps:
         yield _problem(
             "rollout.nnodes=0",
             "without standalone nodes nobody generates; set "
@@ -168,7 +194,7 @@ def _scheduling_warnings(config: SwingshiftConfig) -> Iterator[str]:
                 f"optimizer steps"
             )
     num_standalone, num_hybrid = config.rollout.num_devices, config.trainer.num_devices
-    is_lending = config.async_training.use_dynamic_resource_scheduling and num_standalone > 0
+    is_lending = config.lends and num_standalone > 0
     alone = budget.max_concurrent_samples(num_standalone)
     if is_lending and alone == budget.max_concurrent_samples(num_standalone + num_hybrid):
         yield (
@@ -176,6 +202,17 @@ def _scheduling_warnings(config: SwingshiftConfig) -> Iterator[str]:
             f"standalone replicas alone use up the budget of {budget.max_required_samples} groups, so "
             f"lending adds nothing; lower it, or raise async_training.staleness_threshold"
         )
+
+
+def _correction_warnings(config: SwingshiftConfig) -> Iterator[str]:
+    correction, default = config.algorithm.rollout_correction, RolloutCorrectionConfig()
+    if correction.rollout_is_threshold == default.rollout_is_threshold:
+        return
+    setting = f"{_CORRECTION}.rollout_is_threshold={format_value(correction.rollout_is_threshold)}"
+    if correction.bypass_mode:
+        yield f"{setting}: is ignored unless {_CORRECTION}.bypass_mode=false"
+    elif correction.rollout_is is None:
+        yield f"{setting}: is ignored unless {_CORRECTION}.rollout_is=token"
 
 
 def _ignored_warnings(config: SwingshiftConfig) -> Iterator[str]:

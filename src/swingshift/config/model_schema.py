@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from swingshift.config.section import Section
+from swingshift.config.step_schema import DisaggregationConfig
 
 
 class WarmStartConfig(Section):
@@ -140,6 +141,7 @@ class RolloutEngineConfig(Section):
         default="least_inflight", description="How a replica is chosen for a new request."
     )
     val_kwargs: ValKwargsConfig = ValKwargsConfig()
+    disaggregation: DisaggregationConfig = DisaggregationConfig()
 
     @field_validator("top_k")
     @classmethod

@@ -30,7 +30,8 @@ class Plan:
     """The plan of a run. Counts are sample groups where not said otherwise."""
 
     mode: str
-    """``static``, ``dynamic`` or ``colocated``."""
+    """``static``, ``dynamic`` or ``colocated``; in global steps the trainer mode."""
+    in_steps: bool
     policy: str | None
     """None in static mode, where nothing is ever lent."""
     device_kind: str
@@ -71,6 +72,15 @@ class Plan:
 
 def budget_numbers(config: SwingshiftConfig) -> BudgetNumbers:
     asynchronous = config.async_training
+    if config.trainer.v1.in_steps:
+        # A step takes a batch of mini-batches; what is in flight ahead of it is the warm-up.
+        return BudgetNumbers(
+            ppo_mini_batch_size=config.actor_rollout_ref.actor.ppo_mini_batch_size,
+            require_batches=1,
+            trigger_parameter_sync_step=config.trainer.v1.parameter_sync_step,
+            staleness_threshold=float(config.trainer.v1.warmup_batches),
+            concurrent_samples_per_replica=asynchronous.concurrent_samples_per_replica,
+        )
     return BudgetNumbers(
         ppo_mini_batch_size=config.actor_rollout_ref.actor.ppo_mini_batch_size,
         require_batches=asynchronous.require_batches,
@@ -92,15 +102,19 @@ def expected_groups(config: SwingshiftConfig, num_prompts: int | None = None) ->
 def make_plan(config: SwingshiftConfig, device_kind: str) -> Plan:
     """The plan of a configuration that passed ``check_config``. ``device_kind``: ``cpu`` or ``cuda``."""
     engine, trainer = config.actor_rollout_ref.rollout, config.trainer
-    is_dynamic = config.async_training.use_dynamic_resource_scheduling
+    is_dynamic, in_steps = config.lends, trainer.v1.in_steps
     budget, num_groups = budget_numbers(config), expected_groups(config)
     ratio = config.async_training.dynamic_schedule_deactivate_ratio
+    if in_steps:
+        switch = trainer.v1.separate_async.hybrid_rollout
+        ratio = switch.switch_threshold_ratio if trainer.v1.trainer_mode == "separate_async" else 1.0
     wanted = int(ratio * budget.step_required_samples)
     ceiling = budget.max_required_samples if num_groups is None else min(budget.max_required_samples, num_groups)
     num_hybrid = trainer.num_devices if is_dynamic else 0
     return Plan(
         mode=_mode(config),
-        policy=config.async_training.dynamic_schedule_policy if is_dynamic else None,
+        in_steps=in_steps,
+        policy=_policy(config) if is_dynamic else None,
         device_kind=device_kind,
         num_trainer_devices=trainer.num_devices,
         num_rollout_devices=config.rollout.num_devices,
@@ -129,7 +143,15 @@ def resolve_device_kind(config: SwingshiftConfig) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def _policy(config: SwingshiftConfig) -> str:
+    if not config.trainer.v1.in_steps:
+        return config.async_training.dynamic_schedule_policy
+    return "step_switch" if config.trainer.v1.trainer_mode == "separate_async" else "every_step"
+
+
 def _mode(config: SwingshiftConfig) -> str:
+    if config.trainer.v1.in_steps:
+        return config.trainer.v1.trainer_mode
     if config.rollout.nnodes == 0:
         return "colocated"
     return "dynamic" if config.async_training.use_dynamic_resource_scheduling else "static"
@@ -146,7 +168,11 @@ def _device_rows(plan: Plan) -> list[tuple[str, str, str]]:
     return [
         ("devices", "", ""),
         ("mode", plan.mode, ""),
-        ("policy", policy, "async_training.dynamic_schedule_policy"),
+        (
+            "policy",
+            policy,
+            "trainer.v1.trainer_mode" if plan.in_steps else "async_training.dynamic_schedule_policy",
+        ),
         ("device", f"one {unit}", "trainer.device"),
         ("trainer devices", str(plan.num_trainer_devices), "trainer.nnodes × trainer.n_gpus_per_node"),
         ("rollout devices", str(plan.num_rollout_devices), "rollout.nnodes × rollout.n_gpus_per_node"),
@@ -157,8 +183,25 @@ def _device_rows(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _budget_rows(plan: Plan) -> list[tuple[str, str, str]]:
     budget = plan.budget
-    rows = [
-        ("budget (sample groups)", "", ""),
+    rows = [("budget (sample groups)", "", ""), *(_step_rows(plan) if plan.in_steps else _cycle_rows(plan))]
+    rows.append(
+        (
+            "max_concurrent_samples",
+            f"{plan.max_concurrent_standalone} standalone, {plan.max_concurrent_all} with hybrid",
+            f"min(active replicas × concurrent_samples_per_replica, {budget.max_required_samples})",
+        )
+    )
+    if plan.policy is not None:
+        clamped = plan.wait_threshold != plan.wait_threshold_wanted
+        value = f"{plan.wait_threshold}{f' (clamped from {plan.wait_threshold_wanted})' if clamped else ''}"
+        ratio = "switch_threshold_ratio × batch" if plan.in_steps else "deactivate_ratio × step_required_samples"
+        rows.append(("wait threshold", value, f"int({ratio}), at the start"))
+    return rows
+
+
+def _cycle_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    budget = plan.budget
+    return [
         ("required_samples", str(budget.required_samples), "ppo_mini_batch_size × require_batches"),
         (
             "step_required_samples",
@@ -171,17 +214,20 @@ def _budget_rows(plan: Plan) -> list[tuple[str, str, str]]:
             "int(step_required_samples × (1 + staleness_threshold)), also the queue's capacity",
         ),
         ("buffer_samples", str(budget.buffer_samples), "step_required_samples × staleness_threshold"),
-        (
-            "max_concurrent_samples",
-            f"{plan.max_concurrent_standalone} standalone, {plan.max_concurrent_all} with hybrid",
-            "min(active replicas × concurrent_samples_per_replica, max_required_samples)",
-        ),
     ]
-    if plan.policy is not None:
-        clamped = plan.wait_threshold != plan.wait_threshold_wanted
-        value = f"{plan.wait_threshold}{f' (clamped from {plan.wait_threshold_wanted})' if clamped else ''}"
-        rows.append(("wait threshold", value, "int(deactivate_ratio × step_required_samples), at the start"))
-    return rows
+
+
+def _step_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    budget = plan.budget
+    return [
+        ("mini-batch", str(budget.required_samples), "actor_rollout_ref.actor.ppo_mini_batch_size"),
+        (
+            "train_batch_size",
+            str(budget.step_required_samples),
+            "mini-batch × trainer.v1.parameter_sync_step, one global step",
+        ),
+        ("warm-up", str(budget.buffer_samples), "train_batch_size × trainer.v1.num_warmup_batches"),
+    ]
 
 
 def _length_rows(plan: Plan) -> list[tuple[str, str, str]]:
@@ -189,11 +235,13 @@ def _length_rows(plan: Plan) -> list[tuple[str, str, str]]:
         "known when the data are read" if count is None else str(count)
         for count in (plan.num_groups, plan.num_collections, plan.num_sync_cycles)
     )
+    per = "parameter_sync_step" if plan.in_steps else "trigger_parameter_sync_step"
+    what, whole = ("mini-batches", "global steps") if plan.in_steps else ("collections", "sync cycles")
     return [
         ("length", "", ""),
         ("sample groups", groups, "rollout.total_rollout_steps, or trainer.total_epochs over the data"),
-        ("collections", collections, "sample groups / required_samples"),
-        ("sync cycles", cycles, "collections / trigger_parameter_sync_step"),
+        (what, collections, f"sample groups / {plan.budget.required_samples}"),
+        (whole, cycles, f"{what} / {per}"),
         ("run directory", plan.run_dir, "trainer.default_local_dir"),
     ]
 

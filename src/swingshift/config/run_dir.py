@@ -13,8 +13,21 @@ from swingshift.config.schema import SwingshiftConfig
 from swingshift.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
-RUN_FILES = ("metrics.jsonl", "samples.jsonl", "timeline.jsonl", "summary.json", "run.log", "run.png")
-RUN_FOLDERS = ("checkpoints", "init_model")
+RUN_FILES = (
+    "metrics.jsonl",
+    "samples.jsonl",
+    "timeline.jsonl",
+    "decisions.jsonl",
+    "levels.jsonl",
+    "attempts.jsonl",
+    "live.json",
+    "mlflow.db",
+    "prometheus_targets.json",
+    "summary.json",
+    "run.log",
+    "run.png",
+)
+RUN_FOLDERS = ("checkpoints", "init_model", "tensorboard", "wandb")
 
 _RUN_SECTIONS = {"actor_rollout_ref", "async_training", "trainer"}
 _KEY = "trainer.default_local_dir"

@@ -20,6 +20,7 @@ from swingshift.config.model_schema import (
     WarmStartConfig,
 )
 from swingshift.config.section import Section
+from swingshift.config.step_schema import FilterGroupsConfig, V1Config
 
 __all__ = [
     "ActorConfig",
@@ -29,8 +30,10 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "OptimConfig",
+    "PrometheusConfig",
     "RewardConfig",
     "RolloutConfig",
+    "RolloutCorrectionConfig",
     "RolloutEngineConfig",
     "Section",
     "SwingshiftConfig",
@@ -60,6 +63,10 @@ class DataConfig(Section):
     )
     size: PositiveInt = Field(default=4096, description="Number of prompts a generated data source makes.")
     max_prompt_length: PositiveInt = Field(default=512, description="Tokens. Longer prompts are an error or dropped.")
+    train_batch_size: PositiveInt | None = Field(
+        default=None,
+        description="Groups per global step (`trainer.v1`); null: ppo_mini_batch_size × parameter_sync_step.",
+    )
     filter_overlong_prompts: bool = Field(
         default=False, description="Drop prompts over the limit instead of failing."
     )
@@ -99,11 +106,31 @@ class RewardConfig(Section):
         return path
 
 
+class RolloutCorrectionConfig(Section):
+    """How the loss allows for responses that older weights sampled."""
+
+    bypass_mode: bool = Field(
+        default=True,
+        description="true: probability ratios are against the rollout's log-probs. false: decoupled PPO, against "
+        "those of the weights at the start of the sync cycle, which one more forward pass computes.",
+    )
+    rollout_is: Literal["token"] | None = Field(
+        default="token",
+        description="In decoupled PPO, weigh each token's loss by its probability at the start of the cycle over "
+        "that at rollout; null: no weights, the metrics alone.",
+    )
+    rollout_is_threshold: float | None = Field(
+        default=2.0, ge=1, description="Truncate those weights at this value; null: do not."
+    )
+
+
 class AlgorithmConfig(Section):
-    """How rewards become advantages."""
+    """How rewards become advantages, and advantages a loss."""
 
     adv_estimator: Literal["grpo"] = Field(default="grpo", description="Rewards normalised within each group.")
     norm_adv_by_std_in_grpo: bool = Field(default=True, description="Divide group-centred rewards by their std.")
+    rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
 
 
 # --- the asynchronous part ----------------------------------------------------------------------------------
@@ -147,6 +174,20 @@ class AsyncTrainingConfig(Section):
     train_timeout_s: float = Field(
         default=7200.0, gt=0, description="Deadline of training on one collection; a trainer beyond it ends the run."
     )
+    max_replica_restarts: int = Field(
+        default=3,
+        ge=0,
+        description="Restarts in a row of a standalone replica that died, before the run ends with an error; 0: it "
+        "stays out and the run goes on without it.",
+    )
+    health_check_interval_s: float | None = Field(
+        default=30.0, gt=0, description="Seconds between health checks of serving replicas; null: none."
+    )
+    watchdog_timeout_s: float | None = Field(
+        default=3600.0,
+        gt=0,
+        description="The run ends with an error if nothing moves for so long, training excepted; null: it waits.",
+    )
     sticky_cache_size: PositiveInt = Field(default=10_000, description="Requests remembered for sticky routing.")
 
 
@@ -164,7 +205,20 @@ class RolloutConfig(Section):
         return self.nnodes * self.n_gpus_per_node
 
 
-LoggerName = Literal["console", "jsonl"]
+LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"]
+
+
+class PrometheusConfig(Section):
+    """Metrics of a run for Prometheus to scrape."""
+
+    port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of `/metrics`; 0: any free one; null: none is served."
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Nobody is asked for a password: the default is for this machine only.",
+    )
 
 
 class TrainerConfig(Section):
@@ -174,9 +228,15 @@ class TrainerConfig(Section):
     n_gpus_per_node: PositiveInt = Field(default=1, description="Devices per trainer node.")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="`cpu`: a device is one pinned core.")
     total_epochs: PositiveInt = Field(default=1, description="Passes over the training data.")
+    total_training_steps: PositiveInt | None = Field(
+        default=None, description="Global steps (`trainer.v1`); null: until the data end."
+    )
     project_name: str = Field(default="swingshift", description="Project, for metric services.")
     experiment_name: str = Field(default="train", description="Name of the run, for metric services.")
-    logger: list[LoggerName] = Field(default=["console", "jsonl"], description="Where metrics go.")
+    logger: list[LoggerName] = Field(
+        default=["console", "jsonl"], description="Where metrics go. `jsonl` is always written, named or not."
+    )
+    prometheus: PrometheusConfig = PrometheusConfig()
     default_local_dir: str = Field(default="runs/train", min_length=1, description="The run directory.")
     overwrite: bool = Field(default=False, description="Clear an existing run directory first.")
     resume_mode: Literal["auto", "disable", "resume_path"] = Field(
@@ -189,6 +249,7 @@ class TrainerConfig(Section):
     test_freq: int = Field(default=-1, ge=-1, description="Weight versions between validations; -1: never.")
     log_samples_per_cycle: int = Field(default=2, ge=0, description="Groups a cycle written to samples.jsonl.")
     seed: int = Field(default=0, description="Seed of the model, of training and of sampling.")
+    v1: V1Config = V1Config()
 
     @property
     def num_devices(self) -> int:
@@ -212,3 +273,15 @@ class SwingshiftConfig(Section):
     async_training: AsyncTrainingConfig = AsyncTrainingConfig()
     rollout: RolloutConfig = RolloutConfig()
     trainer: TrainerConfig = TrainerConfig()
+
+    @property
+    def lends(self) -> bool:
+        """Are the trainer's devices ever lent?"""
+        v1 = self.trainer.v1
+        return v1.lends if v1.in_steps else self.async_training.use_dynamic_resource_scheduling
+
+    @property
+    def train_batch_size(self) -> int:
+        """Groups per global step."""
+        product = self.actor_rollout_ref.actor.ppo_mini_batch_size * self.trainer.v1.parameter_sync_step
+        return self.data.train_batch_size or product

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from swingshift.core.engine_work import ENGINE_METRICS
+from swingshift.core.types import ReplicaKind
+
 Reduction = Literal["sum", "max", "min", "last", "ratio"]
 """Over the collections of a cycle. ``ratio``: computed once from summed numerators and denominators.
 ``last``: the newest value, for snapshots and for counters that run over the whole training."""
@@ -107,10 +110,14 @@ _TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
     ("perf/tokens_per_s", "tokens/s", "tokens / timing step", "ratio"),
     ("perf/throughput", "tokens/s/device", "tokens / (timing step · (a + b))", "ratio"),
     ("perf/num_reprefilled_tokens", "tokens", "computed again because a response moved or resumed", "sum"),
+    ("perf/num_prompt_tokens", "tokens", "prompt tokens of the groups trained on, once a group", "sum"),
+    ("prompt_length/mean", "tokens", "num_prompt_tokens / step_consumed_samples", "ratio"),
     ("critic/rewards/mean", "reward", "Σ reward / step_consumed_trajectories", "ratio"),
     ("critic/rewards/max", "reward", "max over responses", "max"),
     ("critic/rewards/min", "reward", "min over responses", "min"),
     ("response_length/mean", "tokens", "tokens / step_consumed_trajectories", "ratio"),
+    ("response_length/std", "tokens", "√(sum_squares / step_consumed_trajectories − mean²)", "ratio"),
+    ("response_length/sum_squares", "tokens²", "Σ length² over responses trained on", "sum"),
     ("response_length/max", "tokens", "max over responses", "max"),
     ("response_length/num_clipped", "trajectories", "responses ended by the length limit", "sum"),
     ("response_length/clip_ratio", "fraction", "num_clipped / step_consumed_trajectories", "ratio"),
@@ -119,7 +126,51 @@ _TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
 METRICS: dict[str, MetricDefinition] = {
     **{name: MetricDefinition(name, unit, formula, red) for name, unit, formula, red in _TABLE},
     **{f"timing_s/{key}": MetricDefinition(f"timing_s/{key}", "s", text, "sum") for key, text in TIMINGS.items()},
+    **{
+        f"engine/{kind.value}/{name}": MetricDefinition(
+            f"engine/{kind.value}/{name}", unit, f"{kind.value} replicas: {text}", "sum"
+        )
+        for kind in ReplicaKind
+        for name, unit, text in ENGINE_METRICS
+    },
 }
+
+_STEP_TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
+    ("separate_async/switch/threshold_ratio", "fraction", "ρ after the step", "last"),
+    ("separate_async/switch/threshold", "samples", "T = min(max(round(ρ·batch), mini-batch), batch)", "last"),
+    ("separate_async/switch/wait_samples", "samples",
+     "Σ max(0, mini-batch − sampleable when it was asked for)", "sum"),
+    ("separate_async/switch/sample_wait_seconds", "s", "mini-batches waited for groups, devices not lent", "sum"),
+    ("separate_async/switch/idle", "0 or 1",
+     "sample_wait_seconds > idle_threshold_ratio × duration of the step", "last"),
+    ("separate_async/decision/sampleable_count", "samples", "groups the next step could take at once", "last"),
+    ("separate_async/decision/remaining", "samples", "max(0, T − sampleable_count)", "last"),
+    ("separate_async/decision/per_sample_time_seconds", "s",
+     "waited seconds / samples waited for; −1 before the first wait", "last"),
+    ("separate_async/decision/benefit_seconds", "s",
+     "remaining × per_sample_time_seconds × (1 − standalone share); −1 if unknown", "last"),
+    ("separate_async/decision/effective_switch_cost_seconds", "s",
+     "mean switch to rollout + mean switch to trainer of the window; −1 if unknown", "last"),
+    ("separate_async/decision/should_switch_to_rollout", "0 or 1", "the decision", "last"),
+    ("separate_async/validate/seconds", "s",
+     "the validation before this step, borrowing and returning devices included", "sum"),
+    ("separate_async/validate/generated_samples", "samples",
+     "training groups that finished while validation ran before this step", "sum"),
+    ("replay_buffer/evicted_samples", "samples", "groups evicted in the step, each once", "sum"),
+    ("replay_buffer/evicted_stale", "samples", "evicted groups older than the threshold", "sum"),
+    ("replay_buffer/evicted_filtered", "samples", "evicted groups whose metric is equal throughout", "sum"),
+    ("replay_buffer/evicted_failed", "samples", "evicted groups whose generation or scoring failed", "sum"),
+    ("replay_buffer/refilled_samples", "samples", "prompts submitted in place of evicted groups", "sum"),
+    ("timing_s/switch_wait", "s", "lent until enough groups could be sampled", "sum"),
+    ("timing_s/switch_to_rollout", "s", "lending the devices, hybrid weights included, standalone sync not", "sum"),
+    ("timing_s/switch_to_trainer", "s", "taking the devices back", "sum"),
+    ("timing_s/update_weights", "s", "weight sync of standalone replicas", "sum"),
+)  # fmt: skip
+
+STEP_METRICS: dict[str, MetricDefinition] = {
+    name: MetricDefinition(name, unit, formula, red) for name, unit, formula, red in _STEP_TABLE
+}
+"""Only where training goes in global steps (``trainer.v1.trainer_mode`` other than ``fully_async``)."""
 
 WORKER_PREFIXES = ("actor/", "val/")
 """Names under these come from train workers and validation, which define them."""
@@ -127,5 +178,6 @@ WORKER_PREFIXES = ("actor/", "val/")
 
 def check_row(row: Mapping[str, float]) -> None:
     """Assert that every name of a row is defined here or comes from a worker."""
-    unknown = [name for name in row if name not in METRICS and not name.startswith(WORKER_PREFIXES)]
+    defined = METRICS.keys() | STEP_METRICS.keys()
+    unknown = [name for name in row if name not in defined and not name.startswith(WORKER_PREFIXES)]
     assert not unknown, f"metrics without a definition: {unknown}"

@@ -6,13 +6,16 @@ exported here, so that one import serves.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from swingshift.core.engine_work import EngineMeter
 from swingshift.core.metric_table import (
     METRICS,
+    STEP_METRICS,
     TIMINGS,
     TRAIN_COMPUTE_KEYS,
     WORKER_PREFIXES,
@@ -32,10 +35,12 @@ from swingshift.core.utilization import (
 
 __all__ = [
     "METRICS",
+    "STEP_METRICS",
     "TIMINGS",
     "TRAIN_COMPUTE_KEYS",
     "WORKER_PREFIXES",
     "CycleMetrics",
+    "EngineMeter",
     "IdleTimes",
     "IdleWindow",
     "LendingCycle",
@@ -89,6 +94,8 @@ class _Sums:
     num_trajectories: int = 0
     num_tokens: int = 0
     num_reprefilled_tokens: int = 0
+    num_prompt_tokens: int = 0
+    sum_squares: int = 0
     num_partial: int = 0
     num_clipped: int = 0
     max_span: int = 0
@@ -111,6 +118,7 @@ class CycleMetrics:
         self._a = num_hybrid_devices
         self._b = num_standalone_devices
         self._sums = _Sums()
+        self.engines = EngineMeter()
         self.total_consumed_samples = 0
         self.stale_samples_processed = 0
         self.stale_trajectory_processed = 0
@@ -160,6 +168,7 @@ class CycleMetrics:
     def _add_group(self, group: SampleGroup, version: WeightVersion) -> None:
         sums = self._sums
         sums.num_groups += 1
+        sums.num_prompt_tokens += len(group.prompt.token_ids)
         self.total_consumed_samples += 1
         lags = [_add_sample(sums, sample, version) for sample in group.samples]
         stale = sum(lag > 0 for lag in lags)
@@ -189,6 +198,7 @@ class CycleMetrics:
             **self._resource_metrics(sums, rollout, lending or LendingCycle()),
             **self._async_metrics(sums, rollout),
             **_sample_metrics(sums, self._a + self._b),
+            **self.engines.close(),
         }
         assert row.keys() == METRICS.keys(), f"defined and emitted differ: {row.keys() ^ METRICS.keys()}"
         row.update({**workers, **(extra or {})})
@@ -272,6 +282,7 @@ def _add_sample(sums: _Sums, sample: Sample, version: WeightVersion) -> int:
     assert lag >= 0 and span >= 0, "a sample cannot be newer than the trainer, nor its versions decrease"
     sums.num_trajectories += 1
     sums.num_tokens += length
+    sums.sum_squares += length**2
     sums.num_reprefilled_tokens += sample.num_reprefilled_tokens
     sums.num_partial += sample.is_partial
     sums.num_clipped += sample.finish_reason is FinishReason.LENGTH
@@ -292,10 +303,14 @@ def _sample_metrics(sums: _Sums, num_devices: int) -> dict[str, float]:
         "perf/tokens_per_s": ratio(sums.num_tokens, step_s),
         "perf/throughput": ratio(sums.num_tokens, step_s * num_devices),
         "perf/num_reprefilled_tokens": sums.num_reprefilled_tokens,
+        "perf/num_prompt_tokens": sums.num_prompt_tokens,
+        "prompt_length/mean": ratio(sums.num_prompt_tokens, sums.num_groups),
         "critic/rewards/mean": ratio(sums.reward, n),
         "critic/rewards/max": sums.max_reward if n else 0.0,
         "critic/rewards/min": sums.min_reward if n else 0.0,
         "response_length/mean": ratio(sums.num_tokens, n),
+        "response_length/std": math.sqrt(max(0.0, ratio(sums.sum_squares, n) - ratio(sums.num_tokens, n) ** 2)),
+        "response_length/sum_squares": sums.sum_squares,
         "response_length/max": sums.max_length,
         "response_length/num_clipped": sums.num_clipped,
         "response_length/clip_ratio": ratio(sums.num_clipped, n),

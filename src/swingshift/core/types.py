@@ -86,6 +86,8 @@ class TokenOutput:
     finish_reason: FinishReason
     num_preemptions: int = 0
     num_prefill_tokens: int = 0
+    decode_steps: float = 0.0
+    """Its share of the engine's decode steps: a step counts 1 / batch for each response in it. 0: not counted."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.log_probs), "one log-prob a token"

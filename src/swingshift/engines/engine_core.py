@@ -43,6 +43,7 @@ class EngineCore:
         self._updating: WeightVersion | None = None
         self._answers = Answers()
         self._num_decoded = self._num_steps = 0
+        self._shared_steps = 0.0
         self._busy_s = 0.0
         if start_awake:
             self.wake_up(("weights", "kv_cache"))
@@ -86,7 +87,9 @@ class EngineCore:
         self._runner.rows_changed(self.scheduler)
         for job in jobs:
             for response in job.responses:
-                response.finish_reason = response.finish_reason or FinishReason.ABORT
+                if response.finish_reason is None:
+                    response.finish_reason = FinishReason.ABORT
+                    self._share_steps(response)
             self._answers.deliver(job)
         self._finish_drains()
         return len(jobs)
@@ -243,10 +246,12 @@ class EngineCore:
         if plan:
             for _, response in plan.joins:
                 response.version = self._version
+                response.steps_at_join = self._shared_steps
             self._runner.apply(plan, self.scheduler)
         rows = self.scheduler.running
         tokens, log_probs = self._runner.step(rows)
         self._num_steps += 1
+        self._shared_steps += 1 / len(rows)
         broken = self._record(rows, tokens, log_probs)
         self._busy_s += time.perf_counter() - start
         for job in broken:
@@ -264,6 +269,7 @@ class EngineCore:
                 continue
             if not response.append(token, log_prob):
                 continue
+            self._share_steps(response)
             self.scheduler.leave(row)
             left = True
             response.job.num_open -= 1
@@ -272,6 +278,11 @@ class EngineCore:
         if left:
             self._runner.rows_changed(self.scheduler)
         return list(broken)
+
+    def _share_steps(self, response: Response) -> None:
+        """It leaves; without a token it has never been in a step."""
+        if response.tokens:
+            response.decode_steps = self._shared_steps - response.steps_at_join
 
     def _fail(self, job: Job) -> None:
         """The model's numbers are broken for this job: clear its rows, for NaN survives a mask of zeros."""

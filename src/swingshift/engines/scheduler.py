@@ -26,6 +26,9 @@ class Response:
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     num_prefill_tokens: int = 0
+    decode_steps: float = 0.0
+    """Its share of the steps it was in (see TokenOutput), known at its end."""
+    steps_at_join: float = 0.0
     version: WeightVersion = 0
     """Of the weights it runs on; they never change while it runs."""
 
@@ -52,6 +55,7 @@ class Response:
             version_spans=((self.version, len(self.tokens)),) if self.tokens else (),
             finish_reason=self.finish_reason,
             num_prefill_tokens=self.num_prefill_tokens,
+            decode_steps=self.decode_steps,
         )
 
 

@@ -106,6 +106,10 @@ class TorchEngine:
         future: Future[int] = Future()
         return self._submit(lambda: self._core.pause(mode, future), future, deferred=True)
 
+    def health(self) -> Future[None]:
+        """Answered by the engine's thread between two decode steps."""
+        return self._submit(lambda: None)
+
     def resume_generation(self) -> Future[None]:
         return self._submit(self._core.resume_generation)
 

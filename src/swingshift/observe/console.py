@@ -1,73 +1,26 @@
-"""What a person sees while a run goes on: a live panel on a terminal, single lines anywhere else."""
+"""What a person sees while a run goes on: the live view on a terminal, single lines anywhere else."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
-from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from swingshift.core.timeline import DeviceSpan
+from swingshift.observe.live_lanes import LaneHistory
+from swingshift.observe.live_state import LiveState
+from swingshift.observe.live_view import LiveView, Status, cycle_text, read_status
 from swingshift.observe.summary import format_seconds
 
 _LINE_INTERVAL_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The newest cycle in words."""
-
-    cycle: int
-    reward: float
-    queue: int
-    lent: str
-    train: float
-    rollout: float
-    cluster: float
-    tokens_per_s: float
-    decision: str
-
-    def parts(self) -> tuple[str, ...]:
-        return (
-            f"reward {self.reward:.3f}",
-            f"queue {self.queue}",
-            self.lent,
-            f"utilization {self.cluster:.0%} (train {self.train:.0%}, rollout {self.rollout:.0%})",
-            f"{self.tokens_per_s:,.0f} tok/s",
-        )
-
-
-_LENT = {
-    "STANDALONE_ONLY": "trainer keeps its devices",
-    "ACTIVATING": "lending …",
-    "HYBRID_ACTIVE": "devices lent",
-    "DEACTIVATING": "taking devices back …",
-}
-
-
-def read_status(row: Mapping[str, float], state: str, decision: str) -> Status:
-    """``row`` is one of ``CycleMetrics``; what it lacks is shown as 0."""
-
-    def get(name: str) -> float:
-        return float(row.get(name, 0.0))
-
-    return Status(
-        cycle=int(get("training/global_step")),
-        reward=get("critic/rewards/mean"),
-        queue=int(get("dynamic_resource/mq_size")),
-        lent=_LENT.get(state.upper(), state),
-        train=get("dynamic_resource/train_resource_utilization"),
-        rollout=get("dynamic_resource/rollout_resource_utilization"),
-        cluster=get("dynamic_resource/resource_utilization"),
-        tokens_per_s=get("perf/tokens_per_s"),
-        decision=decision,
-    )
+_NUM_REWARDS = 200
 
 
 class _Terminal(RichConsole):
@@ -81,14 +34,16 @@ class _Terminal(RichConsole):
 class Console:
     """``update`` after every cycle, ``note`` for what happens in between, ``close`` at the end.
 
-    Without a terminal it prints at most one line per ``line_interval_s``, and the last one always.
-    ``now_fn`` gives wall seconds, for the time left and the line interval.
+    On a terminal ``tick`` draws the live view again, and ``on_span`` feeds its lanes. Without one it prints at most
+    one line per ``line_interval_s``, and the last one always. ``now_fn`` gives wall seconds, for the time left and
+    the line interval.
     """
 
     def __init__(
         self,
         console: RichConsole | None = None,
         *,
+        title: str = "swingshift",
         line_interval_s: float = _LINE_INTERVAL_S,
         now_fn: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,18 +51,17 @@ class Console:
         self._now = now_fn
         self._line_interval_s = line_interval_s
         self._start_s = now_fn()
-        self._first_cycle: tuple[int, float] | None = None
+        self._pace = Pace()
         self._last_line_s: float | None = None
         self._unprinted: str | None = None
-        self._panel = _Panel(self.rich) if self.rich.is_terminal else None
+        self._panel = _Panel(self.rich, title, now_fn) if self.rich.is_terminal else None
 
     def update(self, row: Mapping[str, float], *, state: str, num_cycles: int | None, decision: str) -> None:
         """Show a cycle. ``state`` is the lending state's name; ``num_cycles`` the run's total, if known."""
         now = self._now()
         status = read_status(row, state, decision)
-        if self._first_cycle is None:
-            self._first_cycle = (status.cycle, now)
-        left_s = self._seconds_left(status.cycle, num_cycles, now)
+        self._pace.add(status.cycle, now)
+        left_s = self._pace.seconds_left(num_cycles)
         if self._panel is not None:
             self._panel.show(status, num_cycles, left_s)
             return
@@ -115,8 +69,17 @@ class Console:
         if self._last_line_s is None or now - self._last_line_s >= self._line_interval_s:
             self._print_line(now)
 
+    def on_span(self, span: DeviceSpan) -> None:
+        if self._panel is not None:
+            self._panel.lanes.add(span)
+
+    def tick(self, live: LiveState | None) -> None:
+        """A moment passed; ``live`` is what the run does now, None before it has begun."""
+        if self._panel is not None:
+            self._panel.tick(live)
+
     def note(self, text: str) -> None:
-        """Print a line of its own, above the panel on a terminal."""
+        """Print a line of its own, above the view on a terminal."""
         self.rich.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
@@ -131,21 +94,27 @@ class Console:
             self.rich.print(Text(self._unprinted), soft_wrap=True)
             self._unprinted, self._last_line_s = None, now
 
-    def _seconds_left(self, cycle: int, num_cycles: int | None, now: float) -> float | None:
-        """From the pace since the first cycle shown, which a resumed run does not start at 1."""
-        assert self._first_cycle is not None
-        first, first_s = self._first_cycle
-        if num_cycles is None or cycle <= first:
+
+class Pace:
+    """How long the rest takes, from the pace since the first cycle seen, which a resumed run does not start at 1."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+
+    def add(self, cycle: int, time_s: float) -> None:
+        self._first = self._first or (cycle, time_s)
+        self._last = (cycle, time_s)
+
+    def seconds_left(self, num_cycles: int | None) -> float | None:
+        if num_cycles is None or self._first is None or self._last is None or self._last[0] <= self._first[0]:
             return None
-        return max(0.0, (num_cycles - cycle) * (now - first_s) / (cycle - first))
-
-
-def _cycle_text(cycle: int, num_cycles: int | None) -> str:
-    return f"cycle {cycle}" if num_cycles is None else f"cycle {cycle}/{num_cycles}"
+        (first, first_s), (last, last_s) = self._first, self._last
+        return max(0.0, (num_cycles - last) * (last_s - first_s) / (last - first))
 
 
 def _line(status: Status, num_cycles: int | None, elapsed_s: float, left_s: float | None) -> str:
-    parts = [f"[{format_seconds(elapsed_s)}] {_cycle_text(status.cycle, num_cycles)}", *status.parts()]
+    parts = [f"[{format_seconds(elapsed_s)}] {cycle_text(status.cycle, num_cycles)}", *status.parts()]
     if left_s is not None:
         parts.append(f"{format_seconds(left_s)} left")
     if status.decision:
@@ -154,40 +123,61 @@ def _line(status: Status, num_cycles: int | None, elapsed_s: float, left_s: floa
 
 
 class _Panel:
-    """A spinner and bar over cycles, and below it the newest cycle in words."""
+    """Holds what the view shows and draws it anew at every tick: no thread of its own, no work in between."""
 
-    def __init__(self, console: RichConsole) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=40),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+    def __init__(self, console: RichConsole, title: str, now_fn: Callable[[], float]) -> None:
+        self.lanes = LaneHistory()
+        self._title = title
+        self._now = now_fn
+        self._start_s = now_fn()
+        self._status: Status | None = None
+        self._status_s = 0.0
+        self._num_cycles: int | None = None
+        self._left_s: float | None = None
+        self._live: LiveState | None = None
+        self._rewards: deque[float] = deque(maxlen=_NUM_REWARDS)
+        self._news = "waiting for the first cycle"
+        self._display = Live(
+            self._view(),
             console=console,
-        )
-        self._task = self._progress.add_task("waiting for the first cycle", total=None, left="")
-        self._live = Live(
-            Group(self._progress),
-            console=console,
-            refresh_per_second=8,
+            auto_refresh=False,
             # What goes to a file or a pipe must still get there.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
-        self._live.start()
+        self._display.start(refresh=True)
 
     def show(self, status: Status, num_cycles: int | None, left_s: float | None) -> None:
-        self._progress.update(
-            self._task,
-            description=_cycle_text(status.cycle, num_cycles),
-            completed=status.cycle,
-            total=num_cycles,
-            left="" if left_s is None else f"{format_seconds(left_s)} left",
-        )
-        lines: list[RenderableType] = [self._progress, Text("  " + "  ·  ".join(status.parts()))]
-        if status.decision:
-            lines.append(Text("  " + status.decision, style="dim", overflow="ellipsis", no_wrap=True))
-        self._live.update(Group(*lines))
+        self._status, self._status_s = status, self._now()
+        self._num_cycles, self._left_s = num_cycles, left_s
+        self.lanes.fit_cycle(status.cycle_s)
+        if math.isfinite(status.reward):
+            self._rewards.append(status.reward)
+        # Several cycles a second need no drawing each; but the last one must be on the screen.
+        self._display.update(self._view())
+
+    def tick(self, live: LiveState | None) -> None:
+        self._live = live
+        if live is not None and self._status is None:
+            self.lanes.fit(live.time_s)  # how long cycles are is not known yet
+        self._display.update(self._view(), refresh=True)
 
     def stop(self) -> None:
-        self._live.stop()
+        self._news = ""
+        self._display.update(self._view())
+        self._display.stop()
+
+    def _view(self) -> LiveView:
+        now = self._now()
+        left_s = None if self._left_s is None else max(0.0, self._left_s - (now - self._status_s))
+        return LiveView(
+            title=self._title,
+            elapsed_s=now - self._start_s,
+            lanes=self.lanes,
+            status=self._status,
+            live=self._live,
+            num_cycles=self._num_cycles,
+            left_s=left_s,
+            rewards=tuple(self._rewards),
+            news="" if self._status or self._live else self._news,
+        )

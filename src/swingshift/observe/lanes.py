@@ -9,17 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from swingshift.core.types import DeviceState
+from swingshift.observe.colors import LIGHT
 from swingshift.observe.spans import STATES, Lane
 
-COLORS = {
-    DeviceState.ROLLOUT: "#4C9BD6",
-    DeviceState.TRAIN: "#F2C14E",
-    DeviceState.SWITCHING: "#C8401F",
-    DeviceState.SYNCING: "#8A8A8A",
-    DeviceState.IDLE: "#F3F3F3",
-}
-"""Blue, yellow and dark red stay apart for every common kind of colour blindness, and in greyscale."""
+COLORS = LIGHT.states
 
 MAX_LANES = 16
 _MAX_EXACT_SPANS = 240

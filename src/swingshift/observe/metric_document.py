@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from swingshift.core.metric_table import METRICS, MetricDefinition
+from swingshift.core.metric_table import METRICS, STEP_METRICS, MetricDefinition
 
 _INTRODUCTION = """\
 # Metrics
@@ -73,12 +73,21 @@ The spans behind it are in `timeline.jsonl`: `device`, `state`, `start_s`, `end_
 and denominators. `last`: the newest value, for snapshots and for counters that run since the start of training.
 """
 
+_GLOBAL_STEPS = """\
+## Only in global steps
+
+Where `trainer.v1.trainer_mode` is not `fully_async` ([global_steps.md](global_steps.md)), rows have these besides. A
+cycle is then a global step, a collection a mini-batch. ρ, T, batch and mini-batch are those of the switch policy.
+"""
+
 _WORKERS = """\
 ## Defined by train workers and validation
 
 `actor/*` are averaged over the collections of a cycle that report them. Without an optimizer step (no group had a
-reward signal) only the counts are there. `old_log_prob`, `values` and `update_critic` stay 0: the loss takes the
-log-probs of rollout, and there is no critic.
+reward signal) only the counts are there. The *old policy* is the one that probability ratios are taken against:
+rollout, or in decoupled PPO (`algorithm.rollout_correction.bypass_mode=false`) the weights at the start of the cycle.
+In decoupled PPO alone there are metrics of importance weights, and `timing_s/old_log_prob` is not 0: it is a forward
+pass, exchanging weights included. `values` and `update_critic` stay 0: there is no critic.
 `timing_s/reward` stays 0 as well
 ([decision 0007](decisions/0007-rewards-are-scored-when-a-group-finishes.md)).
 """
@@ -89,17 +98,30 @@ WORKER_METRICS = (
     ("actor/num_tokens", "tokens", "response tokens of the collection"),
     ("actor/num_trained_tokens", "tokens", "response tokens in optimizer steps, every epoch counted"),
     ("actor/num_clipped_tokens", "tokens", "trained tokens whose probability ratio was clipped"),
-    ("actor/num_input_tokens", "tokens", "tokens of forward passes: prompts, responses, padding"),
+    (
+        "actor/num_truncated_tokens",
+        "tokens",
+        "trained tokens whose importance weight was truncated; decoupled PPO only",
+    ),
+    ("actor/num_input_tokens", "tokens", "tokens of training passes: prompts, responses, padding"),
     ("actor/num_padding_tokens", "tokens", "padding among them"),
     ("actor/num_optimizer_steps", "count", "optimizer steps made"),
     ("actor/num_steps_without_signal", "count", "mini-batches skipped because no group had a signal"),
     ("actor/pg_loss", "", "clipped policy-gradient loss, mean over optimizer steps"),
     ("actor/kl_loss", "", "KL to the reference before its coefficient, mean over optimizer steps; 0 when off"),
     ("actor/entropy", "nats", "mean over trained tokens"),
-    ("actor/ppo_kl", "nats", "rollout log-prob − log-prob now, mean over trained tokens"),
+    ("actor/ppo_kl", "nats", "old log-prob − log-prob now, mean over trained tokens"),
     ("actor/pg_clipfrac", "fraction", "num_clipped_tokens / num_trained_tokens"),
-    ("actor/ratio_mean", "", "probability now / at rollout, mean over trained tokens"),
+    ("actor/ratio_mean", "", "probability now / under the old policy, mean over trained tokens"),
     ("actor/ratio_max", "", "its maximum"),
+    (
+        "actor/rollout_is_mean",
+        "",
+        "importance weight: probability under the old policy / at rollout, before truncation, "
+        "mean over trained tokens; decoupled PPO only",
+    ),
+    ("actor/rollout_is_max", "", "its maximum; decoupled PPO only"),
+    ("actor/rollout_is_truncated_ratio", "fraction", "num_truncated_tokens / num_trained_tokens; decoupled PPO only"),
     ("actor/grad_norm", "", "before clipping, mean over optimizer steps"),
     ("actor/lr", "", "learning rate of the last optimizer step"),
     ("val/reward/mean", "reward", "mean over all validation answers"),
@@ -111,13 +133,16 @@ WORKER_METRICS = (
 
 def to_markdown() -> str:
     """The whole page; the same bytes every time."""
-    parts = [_INTRODUCTION]
-    for title, definitions in _groups(METRICS.values()):
-        rows = [f"| `{d.name}` | {d.unit} | {_cell(d.formula)} | {d.reduction} |" for d in definitions]
-        parts.append("\n".join([f"### {title}", "", _header("unit", "formula", "over a cycle"), *rows, ""]))
+    parts = [_INTRODUCTION, *_tables(METRICS.values()), _GLOBAL_STEPS, *_tables(STEP_METRICS.values())]
     worker_rows = [f"| `{name}` | {unit} | {_cell(text)} |" for name, unit, text in WORKER_METRICS]
     parts.append("\n".join([_WORKERS, _header("unit", "meaning"), *worker_rows, ""]))
     return "\n".join(parts)
+
+
+def _tables(definitions: Iterable[MetricDefinition]) -> Iterator[str]:
+    for title, group in _groups(definitions):
+        rows = [f"| `{d.name}` | {d.unit} | {_cell(d.formula)} | {d.reduction} |" for d in group]
+        yield "\n".join([f"### {title}", "", _header("unit", "formula", "over a cycle"), *rows, ""])
 
 
 def _groups(definitions: Iterable[MetricDefinition]) -> list[tuple[str, list[MetricDefinition]]]:

@@ -60,9 +60,25 @@ def read_lanes(path: Path) -> list[Lane]:
 
 
 def _lane(device: str, starts: array[float], ends: array[float], states: array[int]) -> Lane:
-    start = np.array(starts, dtype=np.float64)
-    order = np.argsort(start, kind="stable")
-    return Lane(device, start[order], np.array(ends, np.float64)[order], np.array(states, np.int8)[order])
+    start, end = np.array(starts, np.float64), np.array(ends, np.float64)
+    # A resumed run lives the time after its checkpoint again; its spans cut off what was written before.
+    end = np.minimum(end, _least_later(start))
+    keep = end > start
+    return Lane(device, start[keep], end[keep], np.array(states, np.int8)[keep])
+
+
+def newest_history(order: NDArray[np.float64], *, is_unique: bool = False) -> NDArray[np.bool_]:
+    """Which records, in the order they were written, no later one goes back behind: ``order`` is a time or a step.
+
+    Of several at one ``is_unique`` place the last counts.
+    """
+    later = _least_later(order)
+    return np.asarray(order < later if is_unique else order <= later)
+
+
+def _least_later(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each the least of those behind it; infinite for the last."""
+    return np.append(np.minimum.accumulate(values[::-1])[::-1], np.inf)[1:]
 
 
 def lane_order(device: str) -> tuple[bool, list[tuple[int, str]]]:

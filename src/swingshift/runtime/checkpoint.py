@@ -16,11 +16,13 @@ from typing import Any
 
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup
 from swingshift.errors import CheckpointError
+from swingshift.runtime.client import PartialResponse
+from swingshift.runtime.group_runner import PendingPrompt
 from swingshift.runtime.ports import TrainWorker
 
 PREFIX = "global_step_"
 STATE_FILE = "state.json"
-FORMAT = 1
+FORMAT = 2
 
 
 def prompt_to_json(prompt: Prompt) -> dict[str, Any]:
@@ -29,6 +31,50 @@ def prompt_to_json(prompt: Prompt) -> dict[str, Any]:
 
 def prompt_from_json(value: Mapping[str, Any]) -> Prompt:
     return Prompt(value["uid"], tuple(value["token_ids"]), value["data"])
+
+
+def pending_to_json(pending: PendingPrompt) -> dict[str, Any]:
+    return {
+        "group_id": pending.group_id,
+        "prompt": prompt_to_json(pending.prompt),
+        "submit_version": pending.submit_version,
+        "responses": [_partial_to_json(r) for r in pending.responses],
+    }
+
+
+def pending_from_json(value: Mapping[str, Any]) -> PendingPrompt:
+    return PendingPrompt(
+        value["group_id"],
+        prompt_from_json(value["prompt"]),
+        value["submit_version"],
+        tuple(_partial_from_json(r) for r in value["responses"]),
+    )
+
+
+def _partial_to_json(response: PartialResponse) -> dict[str, Any]:
+    reason = response.finish_reason
+    return {
+        "token_ids": list(response.token_ids),
+        "log_probs": list(response.log_probs),
+        "version_spans": [list(span) for span in response.version_spans],
+        "finish_reason": None if reason is None else reason.value,
+        "num_preemptions": response.num_preemptions,
+        "num_aborts": response.num_aborts,
+        "num_reprefilled_tokens": response.num_reprefilled_tokens,
+    }
+
+
+def _partial_from_json(value: Mapping[str, Any]) -> PartialResponse:
+    reason = value["finish_reason"]
+    return PartialResponse(
+        token_ids=tuple(value["token_ids"]),
+        log_probs=tuple(value["log_probs"]),
+        version_spans=tuple((version, n) for version, n in value["version_spans"]),
+        finish_reason=None if reason is None else FinishReason(reason),
+        num_preemptions=value["num_preemptions"],
+        num_aborts=value["num_aborts"],
+        num_reprefilled_tokens=value["num_reprefilled_tokens"],
+    )
 
 
 def group_to_json(group: SampleGroup) -> dict[str, Any]:

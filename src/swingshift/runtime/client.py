@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from swingshift.core.engine_work import EngineMeter
 from swingshift.core.types import (
     FinishReason,
     GenerationRequest,
@@ -25,11 +26,16 @@ from swingshift.core.types import (
     VersionSpans,
     join_spans,
 )
-from swingshift.errors import NotAcceptingError, ReplicaDiedError, ReplicaError
+from swingshift.errors import DataError, NotAcceptingError, ReplicaDiedError, ReplicaError
 from swingshift.runtime.load_balancer import LoadBalancer
+from swingshift.runtime.observations import Attempt, Outcome, attempt_of
 from swingshift.runtime.ports import Replica
+from swingshift.runtime.signals import Signal
 
 logger = logging.getLogger(__name__)
+
+MAX_DEATHS = 3
+"""Replicas that may die under one prompt before the prompt is blamed."""
 
 
 @dataclass(slots=True)
@@ -94,49 +100,80 @@ class GenerationClient:
     def __init__(self, balancer: LoadBalancer, partial_rollout: bool = True) -> None:
         self._balancer = balancer
         self._partial_rollout = partial_rollout
+        self._ended = Signal(balancer.board)
         self._calls: dict[ReplicaId, set[asyncio.Timeout]] = {}
         self.on_death: Callable[[Replica, ReplicaDiedError], None] = lambda replica, error: None
+        self.meter = EngineMeter()
+        """Counts what every answer took to compute, a validation's too."""
+        self._on_attempt: Callable[[Attempt], None] | None = None
+        self._now: Callable[[], float] = lambda: 0.0
+
+    def observe(self, on_attempt: Callable[[Attempt], None], now: Callable[[], float]) -> None:
+        """Tell of every attempt on the clock ``now``. Unobserved, attempts cost nothing."""
+        self._on_attempt, self._now = on_attempt, now
 
     async def generate(
-        self, request_id: str, prompt: Prompt, num_responses: int, sampling: SamplingParams
+        self,
+        request_id: str,
+        prompt: Prompt,
+        num_responses: int,
+        sampling: SamplingParams,
+        responses: list[PartialResponse] | None = None,
     ) -> tuple[Sample, ...]:
         """All responses to one prompt, in order. The caller's sampling parameters are never changed.
 
-        Raises NoReplicaError when no replica appears in time, and whatever a replica raises about the request.
+        ``responses`` is filled in place, so that the caller sees what replicas have returned so far; it may begin
+        with what an earlier try or session had. Raises NoReplicaError when no replica appears in time, DataError
+        for a prompt under which replicas die, and whatever a replica raises about the request.
         """
-        responses = [PartialResponse() for _ in range(num_responses)]
+        if responses is None:
+            responses = []
+        responses.extend(PartialResponse() for _ in range(num_responses - len(responses)))
+        assert len(responses) == num_responses, "more responses than were asked for"
+        deaths: list[ReplicaId] = []
         while unfinished := [r for r in responses if r.finish_reason is None]:
             request = _request(request_id, prompt, unfinished, sampling)
-            outputs = await self._try(request)
+            outputs = await self._try(request, deaths)
+            if len(deaths) > MAX_DEATHS:
+                raise DataError(f"prompt {prompt.uid}: {len(deaths)} replicas died under it ({', '.join(deaths)})")
             if outputs is None:
                 continue
-            assert len(outputs) == len(unfinished), "one output per response"
             for response, output in zip(unfinished, outputs, strict=True):
                 response.append(output, sampling, self._partial_rollout)
         return tuple(r.finished() for r in responses)
 
-    async def _try(self, request: GenerationRequest) -> tuple[TokenOutput, ...] | None:
-        """One attempt on one replica; None if that replica refused or died, and another should be asked."""
+    async def _try(self, request: GenerationRequest, deaths: list[ReplicaId]) -> tuple[TokenOutput, ...] | None:
+        """One attempt on one replica; None if it refused or died (``deaths`` grows), and another should be asked."""
         num_tokens = sum(len(request.prompt_ids) + len(p) + b for p, b in _pairs(request))
         lease, replica = await self._balancer.acquire(request.request_id, num_tokens)
+        outputs: tuple[TokenOutput, ...] | None = None
+        start_s, failure = self._now(), Outcome.CANCELLED
         try:
-            return await self._call(replica, request)
+            outputs = await self._call(replica, request)
+            failure = Outcome.REFUSED
+            return outputs
         except NotAcceptingError:
+            failure = Outcome.REFUSED
             # Routing is cut before a replica is told to refuse, so the refusal was on its way meanwhile.
             if self._balancer.table.is_alive(lease):
                 raise
             return None
         except ReplicaDiedError as error:
+            failure = Outcome.REFUSED
             logger.warning("replica %s died under request %s: %s", replica.id, request.request_id, error)
+            deaths.append(replica.id)
             self._balancer.remove((replica,))
             self.on_death(replica, error)
             return None
         except ReplicaError:
+            failure = Outcome.FAILED
             # If it is tried again, perhaps another replica can do it.
             self._balancer.table.forget_sticky((request.request_id,))
             raise
         finally:
             self._balancer.release(lease)
+            if self._on_attempt is not None:
+                self._on_attempt(attempt_of(request, replica.id, start_s, self._now(), outputs, failure))
 
     async def _call(self, replica: Replica, request: GenerationRequest) -> tuple[TokenOutput, ...] | None:
         """The replica's answer; None if it was taken out meanwhile."""
@@ -145,13 +182,23 @@ class GenerationClient:
         calls.add(call)
         try:
             async with call:
-                return await replica.generate(request)
+                outputs = await replica.generate(request)
         except TimeoutError:
             if not call.expired():
                 raise
             return None
         finally:
             calls.discard(call)
+            self._ended.notify()
+        assert len(outputs) == request.num_responses, "one output per response"
+        self.meter.add(replica.kind, request, outputs)
+        return outputs
+
+    async def idle(self) -> None:
+        """Wait until no replica owes an answer. Cut routing and abort what is in flight first."""
+        await self._ended.until(
+            lambda: not any(self._calls.values()), who="session", what=lambda: "what replicas had generated so far"
+        )
 
     def give_up(self, replica: Replica) -> None:
         """A replica was taken out: whatever still waits for its answer asks another one, with the tokens it had."""

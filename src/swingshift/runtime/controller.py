@@ -56,6 +56,12 @@ class DynamicResourceController:
         self._awake_failed: dict[Replica, Exception] = {}
         """Hybrid replicas taken out while lent: they must sleep before the trainer touches their devices."""
         self._release_kv_cache = release_kv_cache
+        self._busy = asyncio.Lock()
+        """Held by whoever changes weights or membership: restarted replicas join between two operations."""
+        self.on_standalone_lost: Callable[[Replica, Exception], None] = lambda replica, error: None
+        self.on_synced: Callable[[list[Replica]], None] = lambda replicas: None
+        self.expects_replicas: Callable[[], bool] = lambda: False
+        """Is a replica about to come back?"""
 
     # --- state ------------------------------------------------------------------------------------------------
 
@@ -85,25 +91,48 @@ class DynamicResourceController:
         Standalone replicas always; hybrid ones if a policy kept them active. All pause first and are routed to
         again together, so that waiting requests spread over all of them. Replicas that fail are taken out.
         """
-        assert version > self.version, "weight versions only grow"
-        active_hybrid = self.hybrid if self.is_hybrid_active else []
-        serving = [*self.standalone, *active_hybrid]
-        devices = [d for replica in serving for d in replica.devices]
-        self._balancer.suspend(serving)
-        with self._lanes.phase(devices, DeviceState.SYNCING):
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._trainer_call("publish weights", self._weight_sync.publish(version)))
-                tasks.create_task(self._each(serving, self._make_ready))
-            await self._each(self._living(serving), lambda r: self._write_weights(r, version))
-            self.version = version
-            await self._each(self._living(serving), self._resume)
-        serving = self._living(serving)
-        newcomers = [r for r in serving if r not in self._balancer.members()]
-        self._balancer.restore(serving)
-        if newcomers:
-            self._balancer.add(newcomers)
-        if not self.standalone and not self.hybrid:
-            raise NoReplicaError(f"no replica is left: {self._why_retired()}")
+        async with self._busy:
+            assert version > self.version, "weight versions only grow"
+            active_hybrid = self.hybrid if self.is_hybrid_active else []
+            serving = [*self.standalone, *active_hybrid]
+            devices = [d for replica in serving for d in replica.devices]
+            self._balancer.suspend(serving)
+            with self._lanes.phase(devices, DeviceState.SYNCING):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._trainer_call("publish weights", self._weight_sync.publish(version)))
+                    tasks.create_task(self._each(serving, self._make_ready))
+                await self._each(self._living(serving), lambda r: self._write_weights(r, version))
+                self.version = version
+                await self._each(self._living(serving), self._resume)
+            serving = self._living(serving)
+            newcomers = [r for r in serving if r not in self._balancer.members()]
+            self._balancer.restore(serving)
+            if newcomers:
+                self._balancer.add(newcomers)
+            self.on_synced(serving)
+            if not self.standalone and not self.hybrid and not self.expects_replicas():
+                raise NoReplicaError(f"no replica is left: {self._why_retired()}")
+
+    async def join(self, replica: Replica) -> None:
+        """A standalone replica that was restarted: current weights first, and only then requests.
+
+        Raises ReplicaError if it fails; it has not joined then.
+        """
+        async with self._busy:
+            if self.version >= 0:
+                with self._lanes.phase(replica.devices, DeviceState.SYNCING):
+                    await self._make_ready(replica)
+                    await self._write_weights(replica, self.version)
+                    await self._resume(replica)
+                self._balancer.add((replica,))
+            self.standalone.append(replica)
+
+    async def abort_all(self) -> None:
+        """The end of the run: every replica returns what it has, and accepts nothing that matters any more."""
+        async with self._busy:
+            routable = self._balancer.routable()
+            self._balancer.suspend(routable)
+            await self._each(routable, lambda r: self._bounded(r.abort()))
 
     async def _make_ready(self, replica: Replica) -> None:
         await self._bounded(replica.abort())
@@ -126,54 +155,57 @@ class DynamicResourceController:
         Replicas that fail are put back to sleep and taken out; if one cannot even be put to sleep its memory is
         in doubt and TransitionError ends the run.
         """
-        self.state = advance(self.state, LendingState.ACTIVATING)
-        started = self._now()
-        with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
-            await self._trainer_call("offload", self._trainer.offload())
-            failed = await self._try_each(self.hybrid, self._wake)
-            await self._put_back(failed)
-            self._balancer.add(self.hybrid)
-            failed = await self._try_each(self.hybrid, self._resume)
-            await self._put_back(failed)
-            if not self.hybrid:
-                await self._put_back(self._awake_failed)
-                await self._trainer_call("onload", self._trainer.onload())
-                self.state = advance(self.state, LendingState.STANDALONE_ONLY)
-                logger.error("no hybrid replica could be woken; training goes on without lending")
-                return False
-        self.state = advance(self.state, LendingState.HYBRID_ACTIVE)
-        self.costs.activated(self._now() - started)
-        return True
+        async with self._busy:
+            self.state = advance(self.state, LendingState.ACTIVATING)
+            started = self._now()
+            with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
+                await self._trainer_call("offload", self._trainer.offload())
+                failed = await self._try_each(self.hybrid, self._wake)
+                await self._put_back(failed)
+                self._balancer.add(self.hybrid)
+                failed = await self._try_each(self.hybrid, self._resume)
+                await self._put_back(failed)
+                if not self.hybrid:
+                    await self._put_back(self._awake_failed)
+                    await self._trainer_call("onload", self._trainer.onload())
+                    self.state = advance(self.state, LendingState.STANDALONE_ONLY)
+                    logger.error("no hybrid replica could be woken; training goes on without lending")
+                    return False
+            self.state = advance(self.state, LendingState.HYBRID_ACTIVE)
+            self.costs.activated(self._now() - started)
+            return True
 
     async def deactivate(self) -> None:
         """Take back: routing first, then requests, then rollout memory, and only then the trainer's memory."""
-        self.state = advance(self.state, LendingState.DEACTIVATING)
-        started = self._now()
-        with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
-            self._balancer.remove(self.hybrid)
-            failed = await self._try_each(self.hybrid, self._refuse)
-            failed |= await self._try_each(self._without(failed), self._sleep)
-            await self._put_back(failed | self._awake_failed)
-            await self._trainer_call("onload", self._trainer.onload())
-        self.state = advance(self.state, LendingState.STANDALONE_ONLY)
-        self.costs.deactivated(self._now() - started)
+        async with self._busy:
+            self.state = advance(self.state, LendingState.DEACTIVATING)
+            started = self._now()
+            with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
+                self._balancer.remove(self.hybrid)
+                failed = await self._try_each(self.hybrid, self._refuse)
+                failed |= await self._try_each(self._without(failed), self._sleep)
+                await self._put_back(failed | self._awake_failed)
+                await self._trainer_call("onload", self._trainer.onload())
+            self.state = advance(self.state, LendingState.STANDALONE_ONLY)
+            self.costs.deactivated(self._now() - started)
 
     async def rebalance(self, kind: Rebalance) -> None:
         """Redistribute requests in flight. Every replica that was paused is resumed, whatever fails.
 
         A replica that cannot abort but goes on serving stays in; one that cannot resume is taken out.
         """
-        table = self._balancer.table
-        routable = self._balancer.routable()
-        if kind is Rebalance.FULL:
-            table.clear_sticky()
-            await self._each(routable, self._abort_and_resume)
-            return
-        excess = table.excess()
-        for request_ids in excess.values():
-            table.forget_sticky(request_ids)
-        moving = [r for r in routable if r.id in excess]
-        await self._each(moving, lambda r: self._move_requests(r, excess[r.id]))
+        async with self._busy:
+            table = self._balancer.table
+            routable = self._balancer.routable()
+            if kind is Rebalance.FULL:
+                table.clear_sticky()
+                await self._each(routable, self._abort_and_resume)
+                return
+            excess = table.excess()
+            for request_ids in excess.values():
+                table.forget_sticky(request_ids)
+            moving = [r for r in routable if r.id in excess]
+            await self._each(moving, lambda r: self._move_requests(r, excess[r.id]))
 
     async def _abort_and_resume(self, replica: Replica) -> None:
         failed: ReplicaError | None = None
@@ -277,6 +309,8 @@ class DynamicResourceController:
                 group.remove(replica)
                 self.failures.append((replica.id, str(error)))
                 logger.error("replica %s is taken out: %s", replica.id, error)
+                if group is self.standalone:
+                    self.on_standalone_lost(replica, error)
         self._balancer.retire(replica)
 
     def _why_retired(self) -> str:

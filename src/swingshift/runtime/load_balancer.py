@@ -20,6 +20,7 @@ class LoadBalancer:
 
     def __init__(self, table: RoutingTable, board: WaitBoard, wait_timeout_s: float) -> None:
         self.table = table
+        self.board = board
         self.changed = Signal(board)
         self._wait_timeout_s = wait_timeout_s
         self._members: dict[ReplicaId, Replica] = {}

@@ -60,11 +60,24 @@ class Replica(Protocol):
     async def resume_kv_cache(self) -> None:
         """Allocate the KV cache again and forget every cached prefix."""
 
+    async def health(self) -> None:
+        """Answer if requests are still being worked on. Raises ReplicaError if it knows better."""
+
     async def sleep(self, level: int = 2) -> None:
         """Free KV cache and (level 2) weights; refuse requests. Only while nothing is in flight."""
 
     async def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
         """Allocate what ``tags`` names. The replica stays paused."""
+
+
+class ReplicaStarter(Protocol):
+    """Replaces standalone replicas that failed."""
+
+    async def restart(self, replica: Replica) -> Replica:
+        """End what is left of it and start another with the same id on the same devices: awake, without weights.
+
+        Raises ReplicaError if that fails; the caller sets the deadline.
+        """
 
 
 class WeightSync(Protocol):

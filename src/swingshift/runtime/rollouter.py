@@ -6,23 +6,18 @@ One task submits; each group in flight is a task of its own (generate, score, qu
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
-from swingshift.core.ledger import GroupLedger
-from swingshift.core.metrics import IdleTimes, RolloutCycle, RolloutUtilization
+from swingshift.core.metrics import RolloutCycle
 from swingshift.core.staleness import BudgetNumbers, StalenessBudget
-from swingshift.core.types import Prompt, Sample, SampleGroup, SamplingParams, WeightVersion
-from swingshift.errors import DataError, ReplicaError, TooManyFailuresError
+from swingshift.core.types import SampleGroup, WeightVersion
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.group_runner import GroupRunner, PendingPrompt, RolloutMeter, RolloutSettings
 from swingshift.runtime.ports import PromptSource, RewardFn
 from swingshift.runtime.queue import SampleQueue
 from swingshift.runtime.signals import Signal, WaitBoard
-
-logger = logging.getLogger(__name__)
 
 
 class Buffered(StrEnum):
@@ -36,26 +31,10 @@ class Buffered(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSettings:
-    num_responses: int
-    sampling: SamplingParams
-    max_sample_retries: int = 2
-    max_failed_ratio: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class PendingPrompt:
-    """A prompt that is in flight (or must be submitted again after a resume)."""
-
-    group_id: int
-    prompt: Prompt
-
-
 class Rollouter:
     """Call ``start`` inside the session's task group; ``stop`` ends submission, ``cancel`` drops what is in flight.
 
-    ``num_replicas()`` counts the replicas that generate, each once; ``has_replica()`` says whether one is routable.
+    ``num_replicas()`` counts the replicas that generate, each once.
     """
 
     def __init__(
@@ -71,33 +50,36 @@ class Rollouter:
         num_replicas: Callable[[], int],
     ) -> None:
         self.numbers = numbers
-        self.settings = settings
         self.queue = SampleQueue(numbers.max_required_samples)
         self.budget = StalenessBudget(numbers.max_required_samples)
-        self.ledger = GroupLedger()
         self.changed = Signal(board)
-        self.version: WeightVersion = 0
         self._prompts = prompts
-        self._client = client
-        self._reward = reward
-        self._now = now
         self._num_replicas = num_replicas
-        self._tasks: asyncio.TaskGroup | None = None
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._pending: dict[int, PendingPrompt] = {}
+        # The first cycle's worth of groups is the sample below which a rate of failures means nothing.
+        self._runner = GroupRunner(
+            settings=settings,
+            client=client,
+            reward=reward,
+            now=now,
+            failure_basis=numbers.step_required_samples,
+            on_finished=self._finished,
+            on_failed=self._failed,
+        )
+        self.ledger = self._runner.ledger
+        self._meter = RolloutMeter(now, self.ledger)
+        self._feeding: asyncio.Task[None] | None = None
         self._resubmit: deque[PendingPrompt] = deque()
         self._next_group_id = 0
         self._stopped = False
-        self._utilization = RolloutUtilization()
-        self._idle = IdleTimes(now())
-        self._generated_before_cycle = 0
+        self.on_levels: Callable[[], None] = lambda: None
+        """Called when what is queued, in flight or left of the budget has changed."""
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
-        self._idle = IdleTimes(self._now())
-        self._running[-1] = tasks.create_task(self._feed(), name="rollouter")
+        self._runner.start(tasks)
+        self._meter.start()
+        self._feeding = tasks.create_task(self._feed(), name="rollouter")
         self.capacity_changed()
 
     def stop(self) -> None:
@@ -108,10 +90,10 @@ class Rollouter:
     async def cancel(self) -> None:
         """Drop what is in flight. Call only when its prompts are saved or no longer needed."""
         self.stop()
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.wait([self._feeding])
+        await self._runner.cancel()
 
     def restore(
         self,
@@ -121,19 +103,28 @@ class Rollouter:
         next_group_id: int,
         num_consumed: int,
         num_failed: int,
+        num_evicted: int = 0,
     ) -> None:
         """Before ``start``: what a checkpoint had queued and in flight, and the counts since training began."""
         self._next_group_id = next_group_id
-        self.ledger.resume(num_consumed, num_failed)
+        self.ledger.resume(num_consumed, num_failed, num_evicted)
         for group in queued:
             self.ledger.submit(group.group_id)
             self.ledger.queue(group.group_id)
             self.queue.put(group)
         self._resubmit.extend(resubmit)
         self.budget.reset(len(queued))
-        self._generated_before_cycle = self.ledger.num_generated
 
     # --- state ------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> WeightVersion:
+        """The trainer's, as of the last weight sync."""
+        return self._runner.version
+
+    @version.setter
+    def version(self, version: WeightVersion) -> None:
+        self._runner.version = version
 
     @property
     def num_remaining(self) -> int:
@@ -144,6 +135,11 @@ class Rollouter:
     def is_over(self) -> bool:
         """Nothing is left to submit, to generate or to consume."""
         return self.num_remaining == 0 and not self.ledger.live
+
+    @property
+    def staleness_samples(self) -> int:
+        """Counted against the budget since the last weight sync."""
+        return self.budget.staleness_samples
 
     @property
     def max_concurrent_samples(self) -> int:
@@ -157,11 +153,28 @@ class Rollouter:
 
     def pending(self) -> list[PendingPrompt]:
         """Prompts in flight or waiting to be submitted again, oldest first."""
-        return sorted([*self._pending.values(), *self._resubmit], key=lambda p: p.group_id)
+        return sorted([*self._runner.in_flight(), *self._resubmit], key=lambda p: p.group_id)
+
+    def buffered(self) -> list[SampleGroup]:
+        """Finished groups that nobody has consumed, oldest first."""
+        return list(self.queue.peek_all())
 
     @property
     def next_group_id(self) -> int:
         return self._next_group_id
+
+    def counts(self) -> tuple[int, ...]:
+        """As long as they are the same ``check`` need not be called again."""
+        return (*self.ledger.counts(), len(self.queue), self.budget.staleness_samples)
+
+    def check(self) -> None:
+        """Invariant 1 of the design, and the budget."""
+        ledger, budget = self.ledger, self.budget
+        ledger.check()
+        assert ledger.num_queued == len(self.queue)
+        assert len(self.queue) <= self.queue.capacity
+        assert budget.staleness_samples >= len(ledger.live), "an outstanding group is not budgeted"
+        assert budget.staleness_samples <= budget.max_required_samples
 
     # --- what the train loop asks -----------------------------------------------------------------------------
 
@@ -198,28 +211,16 @@ class Rollouter:
         for group in groups:
             self.ledger.consume(group.group_id)
         self.changed.notify()
+        self.on_levels()
         return groups
 
     def reset_staleness(self, version: WeightVersion) -> RolloutCycle:
         """A weight sync: outstanding groups are what counts from now on. Returns the cycle's figures."""
-        now = self._now()
         self.version = version
         self.budget.reset(len(self.ledger.live))
-        busy_s, capacity_s = self._utilization.close(now)
-        window = self._idle.close(now)
-        generated = self.ledger.num_generated - self._generated_before_cycle
-        self._generated_before_cycle = self.ledger.num_generated
+        cycle = self._meter.close(staleness_samples=self.budget.staleness_samples)
         self._changed()
-        return RolloutCycle(
-            busy_s=busy_s,
-            capacity_s=capacity_s,
-            active_time_s=window.active_time_s,
-            version_time_s=window.version_time_s,
-            step_generated_samples=generated,
-            total_generated_samples=self.ledger.num_generated,
-            staleness_samples=self.budget.staleness_samples,
-            failed_samples=self.ledger.num_failed,
-        )
+        return cycle
 
     def capacity_changed(self) -> None:
         """Replicas came or went."""
@@ -234,7 +235,9 @@ class Rollouter:
             )
             if self._stopped:
                 return
-            self._submit(self._next_prompt())
+            self.budget.submit()
+            self._runner.submit(self._next_prompt())
+            self._changed()
 
     def _can_submit(self) -> bool:
         return (
@@ -258,67 +261,16 @@ class Rollouter:
         self._next_group_id += 1
         return PendingPrompt(self._next_group_id - 1, prompt)
 
-    def _submit(self, pending: PendingPrompt) -> None:
-        assert self._tasks is not None, "submitted before start"
-        self.budget.submit()
-        self.ledger.submit(pending.group_id)
-        self._pending[pending.group_id] = pending
-        name = f"group {pending.group_id}"
-        self._running[pending.group_id] = self._tasks.create_task(self._run_group(pending), name=name)
+    def _finished(self, group: SampleGroup) -> None:
+        self.queue.put(group)
         self._changed()
 
-    # --- one group --------------------------------------------------------------------------------------------
-
-    async def _run_group(self, pending: PendingPrompt) -> None:
-        submit_version, submit_time = self.version, self._now()
-        try:
-            samples = await self._generate(pending)
-            group = SampleGroup(pending.group_id, pending.prompt, samples, submit_version, submit_time, self._now())
-            group = group.with_rewards(await self._reward.score(group))
-        except (ReplicaError, DataError) as error:
-            self._fail(pending, error)
-        else:
-            self._end(pending)
-            self.ledger.queue(pending.group_id)
-            self.queue.put(group)
-            self._changed()
-
-    async def _generate(self, pending: PendingPrompt) -> tuple[Sample, ...]:
-        retries = self.settings.max_sample_retries
-        while True:
-            try:
-                return await self._client.generate(
-                    str(pending.group_id), pending.prompt, self.settings.num_responses, self.settings.sampling
-                )
-            except ReplicaError as error:
-                if retries == 0:
-                    raise
-                retries -= 1
-                logger.warning("group %d failed and is tried again: %s", pending.group_id, error)
-
-    def _end(self, pending: PendingPrompt) -> None:
-        del self._running[pending.group_id]
-        del self._pending[pending.group_id]
-
-    def _fail(self, pending: PendingPrompt, error: Exception) -> None:
-        self._end(pending)
-        self.ledger.fail(pending.group_id)
+    def _failed(self, pending: PendingPrompt) -> None:
         self.budget.refund()
-        logger.warning("group %d (prompt %s) failed: %s", pending.group_id, pending.prompt.uid, error)
         self._changed()
-        # The first cycle's worth of groups is the sample below which a rate means nothing.
-        basis = max(self.ledger.num_submitted, self.numbers.step_required_samples)
-        if self.ledger.num_failed > self.settings.max_failed_ratio * basis:
-            raise TooManyFailuresError(
-                f"{self.ledger.num_failed} of {self.ledger.num_submitted} groups failed, more than "
-                f"async_training.max_failed_ratio={self.settings.max_failed_ratio:g} allows; the latest: {error}"
-            ) from error
 
     def _changed(self) -> None:
-        now = self._now()
-        self._utilization.record(now, self.ledger.num_in_flight, self.max_concurrent_samples)
-        if self.ledger.num_in_flight == 0 and self.budget.num_submittable == 0:
-            self._idle.pause(now)
-        else:
-            self._idle.resume(now)
+        is_paused = self.ledger.num_in_flight == 0 and self.budget.num_submittable == 0
+        self._meter.record(capacity=self.max_concurrent_samples, is_paused=is_paused)
         self.changed.notify()
+        self.on_levels()

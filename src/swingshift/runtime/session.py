@@ -8,6 +8,8 @@
                    │                              │
                replicas                    trainer, weight sync
 
+Where training goes in global steps the first row is StepRollouter ──▶ ReplayBuffer ──▶ StepLoop.
+
 One TaskGroup holds every task: the first unexpected error ends the run, after what was trained is saved.
 """
 
@@ -20,20 +22,33 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from swingshift.core.buffer import StoreRules
 from swingshift.core.metrics import CycleMetrics
 from swingshift.core.routing import RoutingTable
 from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan, Timeline
-from swingshift.runtime.checkpoint import group_from_json, group_to_json, prompt_from_json, prompt_to_json
+from swingshift.core.types import DeviceState, ReplicaKind
+from swingshift.errors import CheckpointError
+from swingshift.runtime.checkpoint import group_from_json, group_to_json, pending_from_json, pending_to_json
 from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.controller import DynamicResourceController
+from swingshift.runtime.cycle_report import CycleReport
+from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.load_balancer import LoadBalancer
-from swingshift.runtime.ports import PromptSource, Replica, RewardFn, TrainWorker, WeightSync
-from swingshift.runtime.rollouter import PendingPrompt, Rollouter, RolloutSettings
+from swingshift.runtime.ports import PromptSource, Replica, ReplicaStarter, RewardFn, TrainWorker, WeightSync
+from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer
+from swingshift.runtime.restarts import ReplicaRestarts, RestartSettings
+from swingshift.runtime.rollouter import Rollouter
 from swingshift.runtime.signals import WaitBoard
-from swingshift.runtime.train_loop import CycleReport, TrainLoop
+from swingshift.runtime.step_loop import StepLoop, StepSettings
+from swingshift.runtime.step_rollouter import StepRollouter
+from swingshift.runtime.train_loop import TrainLoop
+from swingshift.runtime.training_call import TrainingCall
+from swingshift.runtime.validation import finish_or_give_up
+from swingshift.runtime.watch import HealthChecks, Watchdog
 from swingshift.schedule.base import DynamicSchedulePolicyBase
+from swingshift.schedule.step_switch import StepPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +70,22 @@ class Ports:
     prompts: PromptSource
     reward: RewardFn
     saver: Saver | None = None
+    starter: ReplicaStarter | None = None
+    """Restarts standalone replicas; None: those that die stay out."""
     validate: Callable[[GenerationClient, int], Awaitable[dict[str, float]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMode:
+    """Training in global steps instead of fully asynchronously: how, with which policy, over which buffer."""
+
+    settings: StepSettings
+    policy: StepPolicy
+    rules: StoreRules = StoreRules()
+    max_refill_batches: int = 10
+    """Batches evicted in a row, without one group that survived, after which the run ends."""
+    wrap_buffer: Callable[[ReplayBuffer], StepBuffer] = lambda buffer: buffer
+    """Puts a user's own replay buffer around ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +99,11 @@ class SessionSettings:
     replica_wait_timeout_s: float = 3600.0
     call_timeout_s: float = 600.0
     train_timeout_s: float = 7200.0
+    restarts: RestartSettings = RestartSettings()
+    health_check_interval_s: float | None = None
+    """Seconds between health checks of serving replicas; None: none."""
+    watchdog_timeout_s: float | None = None
+    """The run ends if nothing moves for so long; None: it may wait for ever."""
     release_kv_cache: bool = True
     save_freq: int = -1
     test_freq: int = -1
@@ -86,7 +121,7 @@ class Session:
         self,
         ports: Ports,
         settings: SessionSettings,
-        policy: DynamicSchedulePolicyBase,
+        policy: DynamicSchedulePolicyBase | StepMode,
         *,
         on_cycle: Callable[[CycleReport], Awaitable[None]] = _no_report,
         on_span: Callable[[DeviceSpan], None] = lambda span: None,
@@ -103,7 +138,7 @@ class Session:
         self._started_s = self._clock()
         self._offset_s = 0.0
         self.board = WaitBoard()
-        self.policy = policy
+        self.policy = policy.policy if isinstance(policy, StepMode) else policy
         self.timeline = Timeline(on_span)
         replicas = [*ports.standalone, *ports.hybrid]
         devices = [d for r in ports.standalone for d in r.devices] + list(ports.trainer.devices)
@@ -112,16 +147,6 @@ class Session:
         table = RoutingTable(settings.routing, settings.sticky_cache_size, rng.randrange)
         self.balancer = LoadBalancer(table, self.board, settings.replica_wait_timeout_s)
         self.client = GenerationClient(self.balancer, settings.partial_rollout)
-        self.rollouter = Rollouter(
-            numbers=settings.numbers,
-            settings=settings.rollout,
-            prompts=ports.prompts,
-            client=self.client,
-            reward=ports.reward,
-            board=self.board,
-            now=self.now,
-            num_replicas=lambda: self.balancer.num_members,
-        )
         self.controller = DynamicResourceController(
             standalone=ports.standalone,
             hybrid=ports.hybrid,
@@ -133,29 +158,93 @@ class Session:
             call_timeout_s=settings.call_timeout_s,
             release_kv_cache=settings.release_kv_cache,
         )
+        self.restarts = ReplicaRestarts(ports.starter, settings.restarts, self.board, self.controller.join)
+        self.controller.on_standalone_lost = self.restarts.lost
+        self.controller.on_synced = self.restarts.survived
+        self.controller.expects_replicas = lambda: self.restarts.is_pending
         self.metrics = CycleMetrics(len(ports.trainer.devices), sum(len(r.devices) for r in ports.standalone))
-        self.train_loop = TrainLoop(
-            rollouter=self.rollouter,
-            controller=self.controller,
-            policy=policy,
-            trainer=ports.trainer,
-            metrics=self.metrics,
-            lanes=self.lanes,
-            now=self.now,
-            enable_rebalance=settings.enable_rebalance,
-            train_timeout_s=settings.train_timeout_s,
-            on_cycle=self._cycle_ended,
-            extra_metrics=self.take_validation_row,
-        )
+        self._training = TrainingCall(ports.trainer, self.lanes, settings.train_timeout_s)
+        self.rollouter: Rollouter | StepRollouter
+        self.train_loop: TrainLoop | StepLoop
+        if isinstance(policy, StepMode):
+            self._build_steps(policy)
+        else:
+            self._build_fully_async(policy)
         self.balancer.on_load = lambda replica, load: self.lanes.load_changed(replica.devices, load)
         self.balancer.on_members = self.rollouter.capacity_changed
         self.balancer.on_retired = self.client.give_up
         self.client.on_death = self.controller.replica_died
+        self.client.meter = self.metrics.engines
+        self.metrics.engines.read_busy_s = self._rollout_s
         assert len({r.id for r in replicas}) == len(replicas), "replica ids must differ"
+
+    def _build_fully_async(self, policy: DynamicSchedulePolicyBase) -> None:
+        ports, settings = self._ports, self._settings
+        self.rollouter = Rollouter(
+            numbers=settings.numbers,
+            settings=settings.rollout,
+            prompts=ports.prompts,
+            client=self.client,
+            reward=ports.reward,
+            board=self.board,
+            now=self.now,
+            num_replicas=lambda: self.balancer.num_members,
+        )
+        self.train_loop = TrainLoop(
+            rollouter=self.rollouter,
+            controller=self.controller,
+            policy=policy,
+            training=self._training,
+            metrics=self.metrics,
+            lanes=self.lanes,
+            now=self.now,
+            enable_rebalance=settings.enable_rebalance,
+            wait_for_replica=self.restarts.wait,
+            on_cycle=self._cycle_ended,
+            extra_metrics=self.take_validation_row,
+        )
+
+    def _build_steps(self, mode: StepMode) -> None:
+        ports, settings = self._ports, self._settings
+        self.rollouter = StepRollouter(
+            numbers=settings.numbers,
+            settings=settings.rollout,
+            rules=mode.rules,
+            prompts=ports.prompts,
+            client=self.client,
+            reward=ports.reward,
+            board=self.board,
+            now=self.now,
+            num_replicas=lambda: self.balancer.num_members,
+        )
+        buffer = ReplayBuffer(self.rollouter, mode.max_refill_batches * mode.settings.train_batch_size)
+        self.train_loop = StepLoop(
+            settings=mode.settings,
+            rollouter=self.rollouter,
+            buffer=mode.wrap_buffer(buffer),
+            controller=self.controller,
+            policy=mode.policy,
+            training=self._training,
+            metrics=self.metrics,
+            lanes=self.lanes,
+            now=self.now,
+            wait_for_replica=self.restarts.wait,
+            on_cycle=self._cycle_ended,
+            is_validation_due=self._is_validation_due,
+            validate=self._validate,
+            extra_metrics=self.take_validation_row,
+        )
 
     def now(self) -> float:
         """Seconds of this run, earlier sessions of a resumed one included."""
         return self._clock() - self._started_s + self._offset_s
+
+    def _rollout_s(self) -> dict[ReplicaKind, float]:
+        """Device-seconds of rollout since the start."""
+        totals = self.timeline.totals(self.now())
+        standalone = [device for replica in self._ports.standalone for device in replica.devices]
+        devices = {ReplicaKind.STANDALONE: standalone, ReplicaKind.HYBRID: self._ports.trainer.devices}
+        return {kind: sum(totals[d][DeviceState.ROLLOUT] for d in names) for kind, names in devices.items()}
 
     def stop(self, reason: str) -> None:
         """End the run after the collection under way: sync, report, save."""
@@ -163,6 +252,7 @@ class Session:
             self._stop_reason = reason
             logger.info("stopping: %s", reason)
         self.train_loop.stop()
+        self.restarts.stop()
 
     async def run(self) -> str:
         """Run to the end; returns ``finished`` or the reason given to ``stop``.
@@ -174,11 +264,17 @@ class Session:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self.lanes.start()
+                self.restarts.start(tasks)
+                watchers = [tasks.create_task(w.run(), name=type(w).__name__) for w in self._watchers()]
                 self.rollouter.start(tasks)
                 await self.train_loop.run()
                 await self._finish_validation()
+                await self.restarts.cancel()
+                for watcher in watchers:
+                    watcher.cancel()
                 self.rollouter.stop()
-                if not (self.rollouter.is_over and self._progress() == self._saved):
+                if self.rollouter.ledger.live or self._progress() != self._saved:
+                    await self._collect_tokens()
                     await self._save()
                 await self.rollouter.cancel()
         except BaseExceptionGroup as group:
@@ -186,16 +282,38 @@ class Session:
             await self._save_after(error)
             raise error from group
         finally:
-            await self.train_loop.abandon()
+            await self._training.abandon()
             self.timeline.close(self.now())
         return self._stop_reason or "finished"
+
+    def _watchers(self) -> list[HealthChecks | Watchdog]:
+        settings, found = self._settings, list[HealthChecks | Watchdog]()
+        if settings.health_check_interval_s is not None:
+            found.append(
+                HealthChecks(
+                    self.balancer.members,
+                    self.controller.replica_died,
+                    interval_s=settings.health_check_interval_s,
+                    timeout_s=settings.call_timeout_s,
+                )
+            )
+        if settings.watchdog_timeout_s is not None:
+            found.append(
+                Watchdog(
+                    lambda: (self.rollouter.counts(), self.controller.version, self.controller.state),
+                    lambda: self._training.is_under_way,
+                    self.board,
+                    timeout_s=settings.watchdog_timeout_s,
+                )
+            )
+        return found
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """All control state, as JSON values, at this moment."""
         ledger = self.rollouter.ledger
-        untrained = self.train_loop.untrained()
+        untrained = self._training.untrained()
         return {
             "version": self.train_loop.version,
             "num_cycles": self.train_loop.num_cycles,
@@ -203,10 +321,9 @@ class Session:
             "next_group_id": self.rollouter.next_group_id,
             "num_consumed": ledger.num_consumed - len(untrained),
             "num_failed": ledger.num_failed,
-            "queued": [group_to_json(g) for g in (*untrained, *self.rollouter.queue.peek_all())],
-            "pending": [
-                {"group_id": p.group_id, "prompt": prompt_to_json(p.prompt)} for p in self.rollouter.pending()
-            ],
+            "num_evicted": ledger.num_evicted,
+            "queued": [group_to_json(g) for g in (*untrained, *self.rollouter.buffered())],
+            "pending": [pending_to_json(p) for p in self.rollouter.pending()],
             "prompts": self._ports.prompts.state_dict(),
             "policy": self.policy.state_dict(),
             "switch_costs_s": list(self.controller.costs.round_trips_s),
@@ -215,7 +332,7 @@ class Session:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Before ``run``: go on where ``state_dict`` was taken. Prompts in flight then are submitted again."""
-        self.train_loop.version = state["version"]
+        self.train_loop.version = self.rollouter.version = state["version"]
         self.train_loop.num_cycles = state["num_cycles"]
         self._offset_s = state["time_s"]
         self._ports.prompts.load_state_dict(state["prompts"])
@@ -224,17 +341,37 @@ class Session:
         self.metrics.load_state_dict(state["metrics"])
         self.rollouter.restore(
             queued=[group_from_json(g) for g in state["queued"]],
-            resubmit=[PendingPrompt(p["group_id"], prompt_from_json(p["prompt"])) for p in state["pending"]],
+            resubmit=[pending_from_json(p) for p in state["pending"]],
             next_group_id=state["next_group_id"],
             num_consumed=state["num_consumed"],
             num_failed=state["num_failed"],
+            num_evicted=state["num_evicted"],
         )
 
     async def _save(self) -> None:
         if self._ports.saver is not None:
             progress = self._progress()
-            await self._ports.saver.save(self.train_loop.version, self.state_dict())
+            timeout_s = self._settings.train_timeout_s
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._ports.saver.save(self.train_loop.version, self.state_dict())
+            except TimeoutError:
+                raise CheckpointError(
+                    f"the checkpoint of version {self.train_loop.version} was not written within {timeout_s:g} s "
+                    "(async_training.train_timeout_s)"
+                ) from None
             self._saved = progress
+
+    async def _collect_tokens(self) -> None:
+        """What replicas have generated of unfinished responses so far belongs into the last checkpoint."""
+        if self._ports.saver is None or not self._settings.partial_rollout or not self.rollouter.ledger.num_in_flight:
+            return
+        try:
+            async with asyncio.timeout(self._settings.call_timeout_s):
+                await self.controller.abort_all()
+                await self.client.idle()
+        except TimeoutError:
+            logger.warning("some replicas did not return what they had generated; it is generated again")
 
     def _progress(self) -> tuple[int, ...]:
         """Equal twice: nothing was trained, submitted or given up in between."""
@@ -244,7 +381,12 @@ class Session:
     async def _save_after(self, cause: BaseException) -> None:
         """What was trained is kept even when the run ends with an error, if the trainer still answers."""
         timeout_s = self._settings.call_timeout_s
-        await self.train_loop.settle(timeout_s)
+        await self._training.settle(timeout_s)
+        if self._training.is_in_doubt:
+            # Saved as not trained, its groups might be trained twice, and as trained not at all.
+            logger.error("nothing is saved while training is under way; the checkpoint before stands")
+            cause.add_note("and nothing was saved, because training was still under way")
+            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._save()
@@ -261,12 +403,16 @@ class Session:
             started = self.now()
             await self._save()
             self.metrics.add_timings({"save": self.now() - started})
-        if settings.test_freq > 0 and version % settings.test_freq == 0:
+        if isinstance(self.train_loop, TrainLoop) and self._is_validation_due(version):
             self._start_validation(version)
+
+    def _is_validation_due(self, version: int) -> bool:
+        test_freq = self._settings.test_freq
+        return self._ports.validate is not None and test_freq > 0 and version % test_freq == 0
 
     def _start_validation(self, version: int) -> None:
         """Validation shares the engines with training and never holds it up; one at a time."""
-        if self._ports.validate is None or (self._validation is not None and not self._validation.done()):
+        if self._validation is not None and not self._validation.done():
             return
         assert self._tasks is not None, "validation before run"
         self._validation = self._tasks.create_task(self._validate(version), name="validation")
@@ -284,7 +430,9 @@ class Session:
         if self._stop_reason is not None or (alone and not lent):
             logger.warning("the validation under way is given up")
             self._validation.cancel()
-        await asyncio.wait([self._validation])
+        await finish_or_give_up(
+            self._validation, self.balancer.changed, lambda: self.balancer.num_members > 0, self.restarts.wait
+        )
         if lent:
             await self.controller.deactivate()
 

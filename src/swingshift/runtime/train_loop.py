@@ -7,36 +7,26 @@ staleness budget, let the policy learn, report.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from swingshift.core.metrics import CycleMetrics, LendingCycle
+from swingshift.core.metrics import CycleMetrics
 from swingshift.core.types import DeviceState, SampleGroup, WeightVersion
-from swingshift.errors import NoReplicaError, TrainerError
+from swingshift.errors import NoReplicaError
 from swingshift.runtime.controller import DynamicResourceController
+from swingshift.runtime.cycle_report import CycleReport, LendingCounter
 from swingshift.runtime.lanes import DeviceLanes
-from swingshift.runtime.ports import TrainResult, TrainWorker
+from swingshift.runtime.observations import Decision, Question, decision_numbers
+from swingshift.runtime.ports import TrainResult
 from swingshift.runtime.rollouter import Buffered, Rollouter
 from swingshift.runtime.stopwatch import Stopwatch
+from swingshift.runtime.training_call import TrainingCall
 from swingshift.schedule.base import DynamicScheduleContext, DynamicSchedulePolicyBase
 
 logger = logging.getLogger(__name__)
 
 WHO = "train loop"
-
-
-@dataclass(frozen=True, slots=True)
-class CycleReport:
-    """What the session tells the outside at the end of a sync cycle."""
-
-    row: dict[str, float]
-    groups: tuple[SampleGroup, ...]
-    """The groups of the cycle's last collection."""
-    version: WeightVersion
-    state: str
-    decision: str
 
 
 @dataclass(slots=True)
@@ -56,12 +46,12 @@ class TrainLoop:
         rollouter: Rollouter,
         controller: DynamicResourceController,
         policy: DynamicSchedulePolicyBase,
-        trainer: TrainWorker,
+        training: TrainingCall,
         metrics: CycleMetrics,
         lanes: DeviceLanes,
         now: Callable[[], float],
         enable_rebalance: bool,
-        train_timeout_s: float = 7200.0,
+        wait_for_replica: Callable[[], Awaitable[bool]],
         on_cycle: Callable[[CycleReport], Awaitable[None]],
         extra_metrics: Callable[[], dict[str, float]] = dict,
     ) -> None:
@@ -72,11 +62,11 @@ class TrainLoop:
         self._numbers = rollouter.numbers
         self._controller = controller
         self._policy = policy
-        self._trainer = trainer
+        self._training = training
         self._lanes = lanes
         self._now = now
         self._enable_rebalance = enable_rebalance
-        self._train_timeout_s = train_timeout_s
+        self._wait_for_replica = wait_for_replica
         self._on_cycle = on_cycle
         self._extra_metrics = extra_metrics
         self._waits = _Waits([], [])
@@ -85,8 +75,8 @@ class TrainLoop:
         self._stopped = False
         self._has_generated_alone = False
         self._decision = ""
-        self._training: tuple[list[SampleGroup], asyncio.Future[TrainResult]] | None = None
-        self._reported_switches = (0, 0)
+        self._decisions: list[Decision] = []
+        self._switches = LendingCounter(controller.costs)
 
     def stop(self) -> None:
         """Finish the collection under way, then end the run (synced and reported)."""
@@ -132,7 +122,7 @@ class TrainLoop:
             num_queued = len(self._rollouter.queue)
             with watch.time("gen"):
                 groups = await self._obtain(index)
-            result = await self._train(groups) if groups else TrainResult()
+            result = await self._training.run(groups, self.version) if groups else TrainResult()
             turn_s = self._now() - turn_started
         watch.add(result.timings_s)
         if not groups:
@@ -154,21 +144,26 @@ class TrainLoop:
             return
         ctx = self._context()
         if self._policy.should_deactivate(self.version, active, ctx):
-            wanted = self._policy.deactivate_wait_samples(ctx)
+            wanted, asked_s = self._policy.deactivate_wait_samples(ctx), self._now()
             with watch.time("wait_for_enough_samples"):
-                await self._wait_for_enough(wanted)
+                outcome = await self._wait_for_enough(wanted)
+            wait_s = self._now() - asked_s
+            reason = f"{len(self._rollouter.queue)} of {wanted} groups queued after {wait_s:.2f} s: {outcome}"
+            self._decided(Question.TAKE_BACK, "yes", reason, ctx, wanted_samples=wanted, lent_wait_s=wait_s)
         else:
+            self._decided(Question.TAKE_BACK, "no", "overruled: training needs the devices now", ctx)
             logger.warning("policy kept the hybrid replicas active, but training needs their devices now")
         with watch.time("deactivate"):
             await self._controller.deactivate()
 
-    async def _wait_for_enough(self, wanted: int) -> None:
+    async def _wait_for_enough(self, wanted: int) -> Buffered:
         limit = self._numbers.max_required_samples
         if wanted > limit:
             logger.warning("the policy waits for %d groups; the staleness budget allows %d", wanted, limit)
         outcome = await self._rollouter.wait_buffered(min(wanted, limit), who=WHO)
         if outcome is not Buffered.ENOUGH:
             logger.info("took the devices back with fewer groups than the policy wanted (%s)", outcome)
+        return outcome
 
     async def _obtain(self, index: int) -> list[SampleGroup]:
         """The next collection's groups; fewer than required only at the end of the run."""
@@ -183,6 +178,8 @@ class TrainLoop:
     async def _generate_alone(self, num_groups: int) -> None:
         """Nobody else can generate any more: let the hybrid replicas do it, then take them back."""
         if not self._controller.can_lend:
+            if await self._wait_for_replica() or self._stopped:
+                return
             dead = "; ".join(f"{r}: {why}" for r, why in self._controller.failures) or "none is configured"
             raise NoReplicaError(f"no replica can generate the next samples ({dead})")
         # Once is news; the cycles after it say the same again and again.
@@ -195,45 +192,6 @@ class TrainLoop:
         else:
             raise NoReplicaError("no standalone replica is left and no hybrid one could be woken")
 
-    async def _train(self, groups: list[SampleGroup]) -> TrainResult:
-        """An optimizer pass cannot be taken back: if this task is cancelled the call goes on, see ``settle``."""
-        with self._lanes.phase(self._trainer.devices, DeviceState.TRAIN):
-            call = asyncio.ensure_future(self._trainer.train(groups, self.version))
-            self._training = (groups, call)
-            try:
-                async with asyncio.timeout(self._train_timeout_s):
-                    result = await asyncio.shield(call)
-            except TimeoutError:
-                call.cancel()
-                raise TrainerError(
-                    f"training on {len(groups)} groups did not end within {self._train_timeout_s:g} s "
-                    "(async_training.train_timeout_s)"
-                ) from None
-            self._training = None
-            return result
-
-    def untrained(self) -> list[SampleGroup]:
-        """Groups taken from the queue whose training has not succeeded (yet)."""
-        if self._training is None:
-            return []
-        groups, call = self._training
-        succeeded = call.done() and not call.cancelled() and call.exception() is None
-        return [] if succeeded else list(groups)
-
-    async def settle(self, timeout_s: float) -> None:
-        """After an error elsewhere: let training under way finish, so that it is known what was trained."""
-        if self._training is not None:
-            await asyncio.wait([self._training[1]], timeout=timeout_s)
-            num_untrained = len(self.untrained())
-            if num_untrained:
-                logger.error("the training of %d groups did not succeed; they count as not consumed", num_untrained)
-
-    async def abandon(self) -> None:
-        """Leave no call behind."""
-        if self._training is not None and not self._training[1].done():
-            self._training[1].cancel()
-            await asyncio.wait([self._training[1]])
-
     # --- the end of a cycle -----------------------------------------------------------------------------------
 
     async def _end_cycle(self) -> None:
@@ -243,7 +201,7 @@ class TrainLoop:
         self._decision = "the last cycle: nothing is left to lend for" if is_last else self._decision
         with watch.time("step"):
             lend = not is_last and self._wants_lending()
-            with watch.time("param_sync"), self._lanes.phase(self._trainer.devices, DeviceState.SYNCING):
+            with watch.time("param_sync"), self._lanes.phase(self._training.devices, DeviceState.SYNCING):
                 await self._controller.sync_weights(self.version)
             if lend and not self._stopped:
                 await self._lend(watch)
@@ -252,16 +210,7 @@ class TrainLoop:
         rollout = self._rollouter.reset_staleness(self.version)
         self._policy.update_after_step(self.version, self._context())
         self.num_cycles += 1
-        costs = self._controller.costs
-        counts, self._reported_switches = self._reported_switches, (costs.num_activations, costs.num_deactivations)
-        lending = LendingCycle(
-            num_activations=costs.num_activations - counts[0],
-            num_deactivations=costs.num_deactivations - counts[1],
-            activate_s=costs.last_activate_s,
-            deactivate_s=costs.last_deactivate_s,
-            switch_cost_s=costs.round_trips_s[-1] if costs.round_trips_s else 0.0,
-            deactivate_ratio=float(getattr(self._policy, "deactivate_ratio", 0.0)),
-        )
+        lending = self._switches.cycle(float(getattr(self._policy, "deactivate_ratio", 0.0)))
         row = self.metrics.row(
             now=self._now(),
             global_step=self.version,
@@ -269,15 +218,17 @@ class TrainLoop:
             lending=lending,
             extra=self._extra_metrics(),
         )
-        await self._on_cycle(
-            CycleReport(row, tuple(self._groups), self.version, self._controller.state.value, self._decision)
-        )
+        decisions, self._decisions = tuple(self._decisions), []
+        state = self._controller.state.value
+        await self._on_cycle(CycleReport(row, tuple(self._groups), self.version, state, self._decision, decisions))
 
     def _wants_lending(self) -> bool:
         if not self._controller.can_lend:
             return False
-        wanted = self._policy.should_activate_after_step(self.version, False, self._context())
+        ctx = self._context()
+        wanted = self._policy.should_activate_after_step(self.version, False, ctx)
         self._decision = self._policy.decision or ("lend" if wanted else "keep")
+        self._decided(Question.LEND, "yes" if wanted else "no", self._decision, ctx)
         logger.debug("version %d: %s", self.version, self._decision)
         return wanted
 
@@ -286,10 +237,19 @@ class TrainLoop:
         with watch.time("activate"):
             lent = await self._controller.activate()
         if lent and self._enable_rebalance:
-            kind = self._policy.request_rebalance(self.version, self._context())
+            ctx = self._context()
+            kind = self._policy.request_rebalance(self.version, ctx)
+            self._decided(Question.REBALANCE, str(kind or "no"), "", ctx)
             if kind is not None:
                 with watch.time("rebalance"):
                     await self._controller.rebalance(kind)
+
+    def _decided(
+        self, question: Question, answer: str, reason: str, ctx: DynamicScheduleContext, **numbers: float
+    ) -> None:
+        numbers["queued_samples"] = len(self._rollouter.queue)
+        seen = decision_numbers(ctx, self._policy.state_dict(), **numbers)
+        self._decisions.append(Decision(self._now(), self.version, question, answer, reason, seen))
 
     def _context(self) -> DynamicScheduleContext:
         costs = self._controller.costs

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 
 from swingshift.core.types import Prompt, SampleGroup, SamplingParams, WeightVersion
-from swingshift.errors import DataError
+from swingshift.errors import DataError, ReplicaError
 from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.ports import RewardFn
+from swingshift.runtime.signals import Signal
+
+logger = logging.getLogger(__name__)
 
 
 class Validator:
@@ -32,7 +36,7 @@ class Validator:
         self._slots = asyncio.Semaphore(max_in_flight)
 
     async def __call__(self, client: GenerationClient, version: WeightVersion) -> dict[str, float]:
-        """Mean reward over all answers; prompts whose reward fails are counted and left out."""
+        """Mean reward over all answers; prompts whose generation or reward fails are counted and left out."""
         scores = await asyncio.gather(*(self._one(client, version, i) for i in range(len(self._prompts))))
         rewards = [r for score in scores if score is not None for r in score]
         row = {"val/version": float(version), "val/num_failed": float(scores.count(None))}
@@ -42,9 +46,31 @@ class Validator:
 
     async def _one(self, client: GenerationClient, version: WeightVersion, index: int) -> tuple[float, ...] | None:
         prompt = self._prompts[index]
+        name = f"val-{version}-{index}"
         async with self._slots:
-            samples = await client.generate(f"val-{version}-{index}", prompt, self._num_responses, self._sampling)
             try:
+                samples = await client.generate(name, prompt, self._num_responses, self._sampling)
                 return await self._reward.score(SampleGroup(index, prompt, samples, version))
-            except DataError:
+            except (ReplicaError, DataError) as error:
+                logger.warning("validation prompt %s failed: %s", prompt.uid, error)
                 return None
+
+
+async def finish_or_give_up(
+    validation: asyncio.Task[None],
+    changed: Signal,
+    is_served: Callable[[], bool],
+    wait_for_replica: Callable[[], Awaitable[bool]],
+) -> None:
+    """Wait for a validation while nobody else lends devices; without a replica, or one about to come, cancel it."""
+    validation.add_done_callback(lambda _: changed.notify())
+    while True:
+        await changed.until(
+            lambda: validation.done() or not is_served(), who="session", what=lambda: "the validation under way"
+        )
+        if not validation.done() and await wait_for_replica():
+            continue
+        if validation.cancel():
+            logger.warning("the validation under way is given up: no replica is left to generate")
+            await asyncio.wait([validation])
+        return

@@ -19,14 +19,28 @@ COMMANDS = {
         "PRESET[:key=value,…] | FILE.yaml[:…] | key=value",
     ),
     "sweep": ("simulate a grid of scenarios; goes on where it stopped", _SCENARIO),
-    "plan": ("find the best split of devices, with and without lending", _SCENARIO),
+    "plan": ("find the best split of devices, with and without lending, or what memory holds", _SCENARIO),
+    "calibrate": ("fit a scenario's costs to runs, and write it", "RUN_DIR"),
 }
 """Name to summary and what its words are."""
-SCENARIO_EPILOG = """\
+_SCENARIO_EPILOG = """\
 PRESET is a name that `swingshift simulate` alone lists; FILE is a scenario in YAML. key=value overrides come last:
   swingshift simulate qwen3.5-35b-a3b-dapo cluster.trainer_devices=8 cluster.rollout_devices=24
 """
-WITH_VALUE = frozenset({"--out", "--seed", "--seeds", "--jobs", "--devices", "--cycles"})
+_CALIBRATE_EPILOG = """\
+RUN_DIR is what `swingshift train`, or `swingshift simulate --out`, wrote:
+  swingshift calibrate runs/demo_static --out mine.yaml
+  swingshift simulate mine.yaml async_training.use_dynamic_resource_scheduling=true
+"""
+_PLAN_EPILOG = f"""\
+{_SCENARIO_EPILOG}
+With --memory, FILE may be the configuration of a training run; without any, it is the built-in demo:
+  swingshift plan --memory my.yaml actor_rollout_ref.rollout.max_num_seqs=64 --device-memory 80GB
+"""
+EPILOGS = {**dict.fromkeys(COMMANDS, _SCENARIO_EPILOG), "calibrate": _CALIBRATE_EPILOG, "plan": _PLAN_EPILOG}
+WITH_VALUE = frozenset(
+    {"--out", "--seed", "--seeds", "--jobs", "--devices", "--cycles", "--device-memory", "--start", "--replay"}
+)
 WITH_OVERRIDES = frozenset({"--grid"})
 """Options followed by one word, and by any number of ``key=…``."""
 
@@ -50,16 +64,29 @@ def add_options(name: str, parser: argparse.ArgumentParser) -> None:
             )
             parser.add_argument("--out", required=True, metavar="FILE.jsonl", help="one line a finished point")
         case "plan":
-            parser.add_argument("--devices", type=int, required=True, metavar="N", help="devices in all")
+            parser.add_argument("--devices", type=int, metavar="N", help="devices in all")
             parser.add_argument("--cycles", type=int, default=16, metavar="N", help="cycles to simulate (default 16)")
-    if name != "simulate":
+            parser.add_argument(
+                "--memory", action="store_true", help="instead: what each device holds, and if it fits"
+            )
+            parser.add_argument("--device-memory", metavar="SIZE", help="of one GPU, such as 80GB, with --memory")
+        case "calibrate":
+            parser.add_argument("--out", metavar="FILE.yaml", help="write the scenario there")
+    if name not in ("simulate", "calibrate"):
         num_seeds = 3 if name == "plan" else 1
         parser.add_argument(
             "--seeds", type=int, default=num_seeds, metavar="N", help=f"seeds each (default {num_seeds})"
         )
         parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one a core)")
-    if name != "sweep":
-        parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+
+
+def add_soak_options(parser: argparse.ArgumentParser) -> None:
+    """Of ``soak``, which takes no scenario: it draws its worlds."""
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (default 1000)")
+    parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default 0)")
+    parser.add_argument("--jobs", type=int, metavar="J", help="processes (default: one a core)")
+    parser.add_argument("--replay", metavar="SEED | CASE", help="one seed, or a case that a soak printed")
 
 
 def run_simulator(args: argparse.Namespace) -> Shown:
@@ -68,7 +95,13 @@ def run_simulator(args: argparse.Namespace) -> Shown:
         value = getattr(args, option, None)
         if value is not None and value < 1:
             raise ConfigError(f"--{option}={value}: must be at least 1")
-    runs = {"simulate": _simulate, "compare": _compare, "sweep": _sweep, "plan": _plan}
+    runs = {
+        "simulate": _simulate,
+        "compare": _compare,
+        "sweep": _sweep,
+        "plan": _plan,
+        "calibrate": _calibrate,
+    }
     return runs[args.command](args)
 
 
@@ -76,7 +109,7 @@ def _simulate(args: argparse.Namespace) -> Shown:
     from swingshift.sim import commands
 
     if not args.inputs:
-        return commands.list_presets()
+        return commands.list_presets(as_json=args.json)
     source, overrides = _one_scenario(args.inputs)
     return commands.simulate(source, overrides, out=args.out, seed=args.seed, as_json=args.json, explain=args.explain)
 
@@ -95,7 +128,13 @@ def _sweep(args: argparse.Namespace) -> Shown:
 
     source, overrides = _one_scenario(args.inputs)
     return commands.run_sweep(
-        source, overrides, axes=args.grid, out=args.out, num_seeds=args.seeds, num_processes=args.jobs
+        source,
+        overrides,
+        axes=args.grid,
+        out=args.out,
+        num_seeds=args.seeds,
+        as_json=args.json,
+        num_processes=args.jobs,
     )
 
 
@@ -103,6 +142,10 @@ def _plan(args: argparse.Namespace) -> Shown:
     from swingshift.sim import commands
 
     source, overrides = _one_scenario(args.inputs)
+    if args.devices is None:
+        raise ConfigError("--devices: is missing; say how many there are, or ask for --memory")
+    if args.device_memory is not None:
+        raise ConfigError(f"--device-memory={args.device_memory}: is ignored without --memory; leave it out")
     return commands.run_plan(
         source,
         overrides,
@@ -112,6 +155,14 @@ def _plan(args: argparse.Namespace) -> Shown:
         as_json=args.json,
         num_processes=args.jobs,
     )
+
+
+def _calibrate(args: argparse.Namespace) -> Shown:
+    from swingshift.sim import commands
+
+    if not args.inputs:
+        raise ConfigError("calibrate: no run is given; name the folders of one or more runs")
+    return commands.run_calibration(args.inputs, out=args.out, as_json=args.json)
 
 
 def _split(inputs: Sequence[str]) -> tuple[list[str], list[str]]:

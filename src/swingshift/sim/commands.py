@@ -1,4 +1,4 @@
-"""What ``swingshift simulate``, ``compare``, ``sweep`` and ``plan`` do; returns what to show, prints nothing."""
+"""What the simulator's commands do; returns what to show, prints nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from swingshift.observe.summary import format_seconds, render_summary
-from swingshift.runtime.train_loop import CycleReport
-from swingshift.sim import planner, sweep
+from swingshift.runtime.cycle_report import CycleReport
+from swingshift.sim import calibration_report, planner, sweep
+from swingshift.sim.calibration_data import read_run
+from swingshift.sim.calibration_fit import calibrate
 from swingshift.sim.compare import Spread, compare, parse_item
 from swingshift.sim.presets import load_scenario, preset_names, suite_names
 from swingshift.sim.run import run_scenario, with_seed
@@ -28,8 +30,11 @@ Shown = list[RenderableType]
 # --- simulate -----------------------------------------------------------------------------------------------
 
 
-def list_presets() -> Shown:
+def list_presets(*, as_json: bool = False) -> Shown:
     """For ``simulate`` without a preset."""
+    if as_json:
+        scenarios = [load_scenario(name) for name in preset_names()]
+        return [_json([{"name": s.name, "devices": _split(s), "description": s.description} for s in scenarios])]
     table = Table(box=None, padding=(0, 2, 0, 0), title="Presets", title_justify="left")
     table.add_column("name", style="bold", no_wrap=True)
     table.add_column("devices", no_wrap=True)
@@ -154,6 +159,7 @@ def run_sweep(
     axes: Sequence[str],
     out: str,
     num_seeds: int = 1,
+    as_json: bool = False,
     num_processes: int | None = None,
 ) -> Shown:
     """Raises ConfigError for wrong input, before anything runs."""
@@ -162,6 +168,8 @@ def run_sweep(
     todo = sweep.missing(chosen, Path(out))
     with _progress("simulating", len(todo)) as advance:
         sweep.sweep(todo, Path(out), num_processes, advance)
+    if as_json:
+        return [_json(sweep.records_of(chosen, Path(out)))]
     had = f", {len(chosen) - len(todo)} were there already" if len(todo) < len(chosen) else ""
     return [f"{len(todo)} points simulated{had}; all {len(chosen)} are in {out}\n"]
 
@@ -245,6 +253,25 @@ def _plan_record(scenario: Scenario, num_devices: int, found: planner.Plan) -> d
 
 def _candidate(candidate: planner.Candidate) -> dict[str, Any]:
     return {**asdict(candidate), "median_s": candidate.median_s}
+
+
+# --- calibrate ----------------------------------------------------------------------------------------------
+
+
+def run_calibration(folders: Sequence[str], *, out: str | None = None, as_json: bool = False) -> Shown:
+    """Raises ConfigError for wrong input, before anything is written."""
+    runs = [read_run(Path(folder)) for folder in folders]
+    if out is not None:
+        calibration_report.check_output(Path(out))
+    result = calibrate(runs)
+    with _progress("simulating", len(runs)) as advance:
+        checks = calibration_report.check_by_simulation(runs, result, advance)
+    if out is not None:
+        calibration_report.write_scenario(result.scenario, Path(out))
+    if as_json:
+        return [_json(calibration_report.record_of(result, checks))]
+    written = f"\nthe scenario is in {out}\n" if out is not None else "\n--out FILE.yaml writes the scenario\n"
+    return [*calibration_report.tables_of(result, checks), written]
 
 
 # --- shared -------------------------------------------------------------------------------------------------

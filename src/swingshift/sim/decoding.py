@@ -46,6 +46,7 @@ class Slot(Generic[T]):
     prefill_s: float
     """Its own prefill still to be done."""
     is_in: bool = True
+    shared_start: float = 0.0
 
 
 class Progress(NamedTuple):
@@ -61,6 +62,8 @@ class DecodeBatch(Generic[T]):
 
     cost: DecodeCost
     steps: float = 0.0
+    shared_steps: float = 0.0
+    """Of every step 1 / batch: what a response that ran all along had of them."""
     kv_tokens: float = 0.0
     """Tokens in the caches of running responses."""
     prefill_s: float = 0.0
@@ -74,7 +77,7 @@ class DecodeBatch(Generic[T]):
         """A response joins: ``context`` cached tokens, ``num_prefill`` of them to prefill, ``num_new`` to come."""
         assert key not in self.slots, "joined twice"
         prefill_s = num_prefill * self.cost.per_prefill_token_s
-        slot = Slot(key, context, self.steps, self.steps + num_new, prefill_s)
+        slot = Slot(key, context, self.steps, self.steps + num_new, prefill_s, shared_start=self.shared_steps)
         self.slots[key] = slot
         self.kv_tokens += context
         if prefill_s > 0.0:
@@ -94,10 +97,14 @@ class DecodeBatch(Generic[T]):
             slot.prefill_s = 0.0
         else:
             # Counting starts anew, so that rounding errors never add up over a whole run.
-            self.steps = self.kv_tokens = self.prefill_s = 0.0
+            self.steps = self.shared_steps = self.kv_tokens = self.prefill_s = 0.0
             self._ends.clear()
             self._prefilling.clear()
         return progress
+
+    def share_of(self, key: T) -> float:
+        """Its share of the steps since it joined, each divided among the responses that ran in it."""
+        return self.shared_steps - self.slots[key].shared_start
 
     def youngest(self) -> T:
         """The response that joined last (the one to preempt)."""
@@ -113,6 +120,7 @@ class DecodeBatch(Generic[T]):
             # The inverse of the time for n steps, in the form that stays exact for small growth.
             num_steps = 2 * elapsed_s / (step_s + math.sqrt(step_s * step_s + 2 * growth * elapsed_s))
             self.steps += num_steps
+            self.shared_steps += num_steps / batch
             self.kv_tokens += batch * num_steps
 
     def finished(self, tolerance: float) -> list[T]:

@@ -30,16 +30,20 @@ class InvariantChecker:
         full_check_every: int | None = None,
     ) -> None:
         self._session = session
-        self._replicas = [*standalone, *hybrid]
+        self._standalone = standalone
         self._hybrid = hybrid
         self._devices = devices
-        self._every = full_check_every or (1 if len(self._replicas) <= _SMALL_WORLD else _RARELY)
+        self._every = full_check_every or (1 if len(self._replicas()) <= _SMALL_WORLD else _RARELY)
         self._batches = 0
         self._seen: tuple[object, ...] = ()
         self._counts: tuple[int, ...] = ()
         self._touched: dict[SimReplica, None] = {}
-        for replica in self._replicas:
+        for replica in self._replicas():
             replica.touched = self._touched
+
+    def _replicas(self) -> list[SimReplica]:
+        """Those of now: one that was restarted has another object in its place."""
+        return [*self._standalone, *self._hybrid]
 
     def after_events(self) -> None:
         """One batch of events was handled."""
@@ -64,7 +68,7 @@ class InvariantChecker:
     def check_all(self) -> None:
         self._touched.clear()
         check_conservation(self._session)
-        check_routing(self._session, self._replicas)
+        check_routing(self._session, self._replicas())
         for device in self._devices:
             device.check()
         check_lending(self._session, self._hybrid)
@@ -72,21 +76,12 @@ class InvariantChecker:
 
 def _counts(session: Session) -> tuple[int, ...]:
     """As long as they are the same no group moved: conservation need not be checked again."""
-    rollouter = session.rollouter
-    ledger = rollouter.ledger
-    moved = (ledger.num_submitted, ledger.num_generated, ledger.num_consumed, ledger.num_failed)
-    return (*moved, len(ledger.live), len(rollouter.queue), rollouter.budget.staleness_samples)
+    return session.rollouter.counts()
 
 
 def check_conservation(session: Session) -> None:
     """Every submitted group is in flight, queued, consumed or failed, and the budget holds."""
-    rollouter = session.rollouter
-    ledger, budget = rollouter.ledger, rollouter.budget
-    ledger.check()
-    assert ledger.num_queued == len(rollouter.queue)
-    assert len(rollouter.queue) <= rollouter.queue.capacity
-    assert budget.staleness_samples >= len(ledger.live), "an outstanding group is not budgeted"
-    assert budget.staleness_samples <= budget.max_required_samples
+    session.rollouter.check()
 
 
 def check_routing(session: Session, replicas: Iterable[SimReplica]) -> None:
@@ -94,10 +89,11 @@ def check_routing(session: Session, replicas: Iterable[SimReplica]) -> None:
     version = session.controller.version
     table = session.balancer.table
     for replica in replicas:
-        if replica.id not in table:
+        if replica.id not in table or replica.is_dead:
             continue
-        assert replica.is_dead or replica.has_weights, f"{replica.id} is routable without weights"
-        assert replica.is_dead or replica.has_kv_cache, f"{replica.id} is routable without a KV cache"
+        assert replica.has_weights, f"{replica.id} is routable without weights"
+        assert replica.has_kv_cache, f"{replica.id} is routable without a KV cache"
+        assert not replica.is_kv_stale, f"{replica.id} is routable with a cache made with older weights"
         assert replica.version == version, f"{replica.id} is routable with version {replica.version}, not {version}"
         # Between a routing decision and its arrival, or an answer and its release, a request is only counted.
         assert replica.num_requests <= table.load(replica.id), f"{replica.id} runs requests nobody routed to it"
@@ -107,7 +103,13 @@ def check_lending(session: Session, hybrid: Sequence[SimReplica]) -> None:
     """The state says what is true."""
     state = session.controller.state
     routable = [r.id for r in hybrid if r.id in session.balancer.table]
+    if state in (LendingState.STANDALONE_ONLY, LendingState.DEACTIVATING):
+        assert not routable, f"{routable} are routable in state {state}"
     if state is LendingState.STANDALONE_ONLY:
-        assert not routable, f"{routable} are routable while nothing is lent"
         awake = [r.id for r in hybrid if r.is_awake]
         assert not awake, f"{awake} are awake while nothing is lent"
+    elif state is LendingState.HYBRID_ACTIVE:
+        lent = {r.id for r in session.controller.hybrid}
+        for replica in hybrid:
+            if replica.id in lent and not replica.is_dead:
+                assert replica.has_weights, f"{replica.id} counts as lent without weights"

@@ -12,7 +12,7 @@ from swingshift.sim.bound import binding_term, lending_bound_s, static_bound_s
 from swingshift.sim.pool import Workers
 from swingshift.sim.presets import check_scenario
 from swingshift.sim.run import run_scenario, with_seed
-from swingshift.sim.scenario import Scenario
+from swingshift.sim.scenario import Scenario, with_lending
 from swingshift.sim.scenario_world import num_groups, split_of
 from swingshift.sim.work import work_of
 
@@ -95,8 +95,7 @@ def with_split(scenario: Scenario, trainer_devices: int, rollout_devices: int, l
     cluster = scenario.cluster.model_copy(
         update={"trainer_devices": trainer_devices, "rollout_devices": rollout_devices}
     )
-    schedule = scenario.async_training.model_copy(update={"use_dynamic_resource_scheduling": lending})
-    return scenario.model_copy(update={"cluster": cluster, "async_training": schedule})
+    return with_lending(scenario.model_copy(update={"cluster": cluster}), lending)
 
 
 def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:

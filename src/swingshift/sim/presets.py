@@ -52,7 +52,7 @@ def check_scenario(scenario: Scenario) -> None:
     """What cannot work, across sections. Raises ConfigError naming key, value and remedy."""
     schedule = scenario.async_training
     alone = scenario.cluster.rollout_devices == 0
-    if alone and not schedule.use_dynamic_resource_scheduling:
+    if alone and not scenario.lends:
         raise ConfigError(
             "cluster.rollout_devices=0: without standalone devices nobody generates; set "
             "async_training.use_dynamic_resource_scheduling=true or give at least "

@@ -33,6 +33,7 @@ class ReplicaCost:
     sleep_s: float = 0.01
     wake_s: float = 0.01
     kv_cache_s: float = 0.001
+    resume_s: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.step_base_s > 0.0, "a decode step takes time"
@@ -69,12 +70,15 @@ class SimReplica:
         self.cost = cost
         self.is_dead = False
         self.has_kv_cache = False
+        self.is_kv_stale = False
+        """It holds prefixes that were cached under older weights."""
         self.has_weights = False
         self.is_accepting = False
         self.is_refusing = kind is ReplicaKind.HYBRID
         self.num_calls = 0
         self.touched: dict[SimReplica, None] = {}
         self._loop = asyncio.get_running_loop()
+        self._made_from = (lengths, faults, pauses)
         self._faults = faults
         self._serving = Serving(cost.decode, cost.max_num_seqs, cost.kv_capacity_tokens, lengths, pauses)
         self._futures: dict[str, asyncio.Future[tuple[TokenOutput, ...]]] = {}
@@ -182,7 +186,10 @@ class SimReplica:
 
     async def resume_generation(self) -> None:
         await self._called("resume_generation")
+        if self.cost.resume_s:
+            await self._work(self.cost.resume_s)
         assert self.has_weights and self.has_kv_cache, f"{self.id} resumed without weights or KV cache"
+        assert not self.is_kv_stale, f"{self.id} resumed with a cache made with older weights"
         self._advance()
         self.is_refusing = False
         self.is_accepting = True
@@ -192,12 +199,15 @@ class SimReplica:
         await self._called("release_kv_cache")
         assert not self._serving.num_running, f"{self.id} released its KV cache under a running request"
         await self._work(self.cost.kv_cache_s)
-        self.has_kv_cache = False
+        self.has_kv_cache = self.is_kv_stale = False
 
     async def resume_kv_cache(self) -> None:
         await self._called("resume_kv_cache")
         await self._work(self.cost.kv_cache_s)
-        self.has_kv_cache = True
+        self.has_kv_cache, self.is_kv_stale = True, False
+
+    async def health(self) -> None:
+        await self._called("health")
 
     async def sleep(self, level: int = 2) -> None:
         await self._called("sleep")
@@ -206,7 +216,7 @@ class SimReplica:
         self.is_accepting = False
         self._fail_all(NotAcceptingError(f"{self.id} went to sleep"))
         await self._work(self.cost.sleep_s)
-        self.has_kv_cache = self.has_weights = False
+        self.has_kv_cache = self.is_kv_stale = self.has_weights = False
         self._hold_devices(False)
 
     async def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
@@ -215,7 +225,7 @@ class SimReplica:
         self._hold_devices(True)
         if "kv_cache" in tags:
             # Awake and paused: requests that arrive now are held until generation resumes.
-            self.has_kv_cache = True
+            self.has_kv_cache, self.is_kv_stale = True, False
             self.is_refusing = False
 
     def write_weights(self, version: WeightVersion) -> None:
@@ -225,6 +235,8 @@ class SimReplica:
         assert version >= self.version, "weight versions only grow"
         self.touched[self] = None
         self._serving.version = version
+        # Whatever it cached, it cached with the weights it had.
+        self.is_kv_stale = self.has_weights and self.has_kv_cache
         self.has_weights = True
 
     def die(self) -> None:
@@ -233,6 +245,13 @@ class SimReplica:
         self._hold_devices(False)
         self._schedule()
         self._fail_all(ReplicaDiedError(f"{self.id} died"))
+
+    def another(self) -> SimReplica:
+        """A new process in the place of this one, which is dead."""
+        assert self.is_dead, f"{self.id} still runs"
+        replica = SimReplica(self.id, self.kind, self.sim_devices, self.cost, *self._made_from)
+        replica.touched = self.touched
+        return replica
 
     def _fail_all(self, error: Exception) -> None:
         for future in self._futures.values():

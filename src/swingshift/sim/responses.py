@@ -35,6 +35,7 @@ class Response:
     num_new: int = 0
     num_preemptions: int = 0
     num_prefilled: int = 0
+    decode_steps: float = 0.0
     ready_at: float = 0.0
     spans: VersionSpans = ()
     output: TokenOutput | None = None
@@ -80,6 +81,7 @@ def _plan(request_id: str, index: int, prefix: Any, lengths: Lengths, pauses: Pa
     if type(prefix) is SimTokens:
         assert prefix.start == 0, "a resumed response lost its first tokens"
         return prefix
-    assert not len(prefix), "a simulated replica resumes only simulated tokens"
-    wanted = lengths(request_id, index)
-    return SimTokens(wanted, 0, 0, pauses(request_id, index, wanted))
+    assert list(prefix) == list(range(len(prefix))), "a resumed response has tokens that nobody simulated"
+    # A checkpoint keeps tokens, not what was to become of them: that is drawn again, and tools are not asked again.
+    wanted = max(lengths(request_id, index), len(prefix))
+    return SimTokens(wanted, 0, len(prefix), () if len(prefix) else pauses(request_id, index, wanted))

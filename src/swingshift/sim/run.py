@@ -11,10 +11,10 @@ from swingshift.config.document import to_yaml
 from swingshift.config.run_dir import RUN_FILES
 from swingshift.core.timeline import DeviceSpan
 from swingshift.errors import ConfigError
+from swingshift.observe.event_files import EventFiles
 from swingshift.observe.sinks import JsonlSink
-from swingshift.observe.span_log import SpanLog
 from swingshift.observe.summary import RunTotals, summarise, write_summary
-from swingshift.runtime.train_loop import CycleReport
+from swingshift.runtime.cycle_report import CycleReport
 from swingshift.sim.bound import binding_term, lending_bound_s, static_bound_s
 from swingshift.sim.scenario import Scenario
 from swingshift.sim.scenario_world import split_of, to_world
@@ -26,7 +26,7 @@ Observer = Callable[[CycleReport], None]
 
 
 class RunFolder:
-    """``metrics.jsonl``, ``timeline.jsonl``, ``summary.json``, ``run.png`` and the resolved scenario."""
+    """Metrics, events, ``summary.json``, ``run.png`` and the resolved scenario."""
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         """Raises ConfigError if the folder cannot be used or holds something."""
@@ -45,19 +45,20 @@ class RunFolder:
         self._time_s = 0.0
         # Virtual seconds instead of Unix time: the same run writes the same bytes.
         self._metrics = JsonlSink(folder / "metrics.jsonl", lambda: self._time_s)
-        self._spans = SpanLog(folder / "timeline.jsonl")
+        self.events = EventFiles(folder)
 
     def on_report(self, report: CycleReport) -> None:
         self._time_s = report.row["training/time_s"]
         self._metrics.log(report.version, report.row)
+        self.events.decided(report.decisions)
 
     def on_span(self, span: DeviceSpan) -> None:
-        self._spans(span)
+        self.events.spans(span)
 
     def close(self, summary: dict[str, Any] | None) -> None:
         """With a summary: also the picture. Without one the run failed."""
         self._metrics.close()
-        self._spans.close()
+        self.events.close()
         if summary is not None:
             from swingshift.observe.picture import draw_run
 
@@ -83,7 +84,7 @@ def run_scenario(
         config.on_span = folder.on_span
     summary: dict[str, Any] | None = None
     try:
-        world = simulate(config)
+        world = simulate(config, None if folder is None else lambda world: folder.events.watch(world.session))
         device_seconds = world.session.timeline.totals(world.wall_s)
         summary = summarise(totals, device_seconds, wall_s=world.wall_s, exit_reason=world.exit_reason)
         summary |= {"name": scenario.name, "seed": scenario.workload.seed, **bound_of(scenario, world.wall_s)}

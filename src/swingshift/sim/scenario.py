@@ -1,6 +1,6 @@
 """A scenario: everything that defines a simulated run, as a small YAML file.
 
-Section ``async_training`` has the key names of a training run's configuration. Costs follow from ``model``,
+Sections ``async_training`` and ``v1`` (``trainer.v1``) have the key names of a training run's configuration. Costs follow from ``model``,
 ``device`` and ``efficiency`` (see ``hardware``); keys of ``cost`` that are set replace what would follow.
 """
 
@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from swingshift.config.section import Section
+from swingshift.config.step_schema import V1Config
+from swingshift.errors import ConfigError
 
 
 class ClusterSection(Section):
@@ -96,6 +98,9 @@ class CostSection(Section):
     sleep_s: NonNegativeFloat | None = Field(default=None, description="Putting a lent replica to sleep.")
     abort_s: NonNegativeFloat = Field(default=0.05, description="Aborting what is in flight on one replica.")
     kv_cache_s: NonNegativeFloat = Field(default=0.05, description="Freeing or allocating a KV cache at a sync.")
+    resume_s: NonNegativeFloat = Field(
+        default=0.0, description="From the end of a sync, an activation or a rebalance until a replica generates."
+    )
     publish_s: NonNegativeFloat | None = Field(default=None, description="Gathering the weights for a sync.")
     sync_standalone_s: NonNegativeFloat | None = Field(default=None, description="Weights to standalone replicas.")
     sync_hybrid_s: NonNegativeFloat | None = Field(default=None, description="Weights to a lent replica.")
@@ -118,12 +123,15 @@ class LengthsSection(Section):
     """How long responses are, in tokens; `generation.response_length` cuts them all."""
 
     kind: LengthKind = Field(default="lognormal", description="Distribution.")
-    median: PositiveInt = Field(default=2000, description="Of `constant` the length itself; not of `empirical`.")
+    median: PositiveFloat = Field(default=2000, description="Of `constant` the length itself; not of `empirical`.")
     sigma: NonNegativeFloat = Field(default=0.6, description="Of the logarithm (not of `constant`, `empirical`).")
     tail_share: float = Field(default=0.1, ge=0, le=1, description="`heavy_tailed`: share of Pareto responses.")
     tail_alpha: PositiveFloat = Field(default=1.2, description="`heavy_tailed`: the smaller, the heavier the tail.")
     last_median: PositiveInt = Field(default=4000, description="`drifting`: the median at the end of the run.")
     file: str | None = Field(default=None, description="`empirical`: JSON list, or one whole number a line.")
+    values: list[PositiveInt] | None = Field(
+        default=None, min_length=1, description="`empirical`: the lengths themselves, each as likely as the others."
+    )
 
 
 class WorkloadSection(Section):
@@ -137,9 +145,17 @@ class WorkloadSection(Section):
     seed: int = Field(default=0, description="Of all random draws.")
 
     @model_validator(mode="after")
-    def _empirical_needs_a_file(self) -> WorkloadSection:
-        if self.lengths.kind == "empirical" and self.lengths.file is None:
-            raise ValueError("lengths.file=null: lengths.kind=empirical needs it; name a file of response lengths")
+    def _empirical_needs_lengths(self) -> WorkloadSection:
+        lengths = self.lengths
+        if lengths.kind != "empirical":
+            return self
+        if lengths.file is None and lengths.values is None:
+            raise ValueError(
+                "lengths.file=null: lengths.kind=empirical needs it; name a file of response lengths, or give "
+                "lengths.values"
+            )
+        if lengths.file is not None and lengths.values is not None:
+            raise ValueError(f"lengths.file={lengths.file}: lengths.values is there too; leave one of them out")
         return self
 
 
@@ -181,3 +197,25 @@ class Scenario(Section):
     generation: GenerationSection = GenerationSection()
     workload: WorkloadSection = WorkloadSection()
     async_training: AsyncSection = AsyncSection()
+    v1: V1Config = V1Config()
+
+    @property
+    def lends(self) -> bool:
+        """Are the trainer's devices ever lent?"""
+        return self.v1.lends if self.v1.in_steps else self.async_training.use_dynamic_resource_scheduling
+
+
+def with_lending(scenario: Scenario, lending: bool) -> Scenario:
+    """The same run with the trainer's devices lent or not. Raises ConfigError for modes that cannot do without."""
+    if not scenario.v1.in_steps:
+        schedule = scenario.async_training.model_copy(update={"use_dynamic_resource_scheduling": lending})
+        return scenario.model_copy(update={"async_training": schedule})
+    if not lending and scenario.v1.trainer_mode != "separate_async":
+        raise ConfigError(
+            f"v1.trainer_mode={scenario.v1.trainer_mode}: lends in every step, there is no such run without lending; "
+            "use separate_async"
+        )
+    separate = scenario.v1.separate_async
+    switch = separate.hybrid_rollout.model_copy(update={"enable_switch": lending})
+    separate = separate.model_copy(update={"hybrid_rollout": switch})
+    return scenario.model_copy(update={"v1": scenario.v1.model_copy(update={"separate_async": separate})})

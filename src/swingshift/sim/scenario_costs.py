@@ -35,7 +35,7 @@ def replica_cost(scenario: Scenario, *, hybrid: bool = False) -> ReplicaCost:
         prefill_per_token_s=derived.prefill_per_token_s / speed,
     )
     keys = "step_base_s step_per_sequence_s step_per_kv_token_s prefill_per_token_s kv_capacity_tokens"
-    result = _with_given(scaled, scenario, f"{keys} abort_s sleep_s wake_s kv_cache_s")
+    result = _with_given(scaled, scenario, f"{keys} abort_s sleep_s wake_s kv_cache_s resume_s")
     longest = scenario.generation.prompt_length + scenario.generation.response_length
     if result.kv_capacity_tokens is not None and result.kv_capacity_tokens < longest:
         where = "cost.kv_capacity_tokens" if cost.kv_capacity_tokens else "cluster.devices_per_replica"

@@ -259,6 +259,7 @@ class Serving:
 
     def _leave(self, response: Response, *, to_the_end: bool = False) -> None:
         """Out of the batch, with the whole tokens it got there."""
+        response.decode_steps += self._batch.share_of(response)
         num_steps, prefill_left_s = self._batch.leave(response)
         self.num_leaves += 1
         left = response.turn_end - response.num_had - response.num_new
@@ -279,7 +280,13 @@ class Serving:
         tokens: Any = SimTokens(plan.wanted, response.num_had, response.position, plan.pauses, ready_at)
         log_probs: Any = SimLogProbs(response.num_new)
         response.output = TokenOutput(
-            tokens, log_probs, response.spans, reason, response.num_preemptions, response.num_prefilled
+            tokens,
+            log_probs,
+            response.spans,
+            reason,
+            response.num_preemptions,
+            response.num_prefilled,
+            response.decode_steps,
         )
         self.num_outputs += 1
         group.num_left -= 1

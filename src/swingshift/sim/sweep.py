@@ -77,6 +77,12 @@ def missing(chosen: Sequence[Point], out: Path) -> list[Point]:
     return [point for point in chosen if point.digest not in done]
 
 
+def records_of(chosen: Sequence[Point], out: Path) -> list[dict[str, Any]]:
+    """The file's lines about these points, in their order."""
+    records = {record["digest"]: record for record in read_lines(out)}
+    return [records[point.digest] for point in chosen]
+
+
 def sweep(
     todo: Sequence[Point], out: Path, num_processes: int | None = None, on_result: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:

@@ -55,8 +55,9 @@ class SimTokens(Sequence[int]):
         return SimTokens(self.wanted, self.start, other.stop, self.pauses, other.ready_at)
 
     def __radd__(self, other: Any) -> SimTokens:
-        assert not len(other) and self.start == 0, "the first tokens of a response are missing"
-        return self
+        """After nothing, or after the plain tokens that a checkpoint kept."""
+        assert list(other) == list(range(self.start)), "the first tokens of a response are missing"
+        return SimTokens(self.wanted, 0, self.stop, self.pauses, self.ready_at) if self.start else self
 
 
 @dataclass(slots=True)

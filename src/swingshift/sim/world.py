@@ -12,10 +12,11 @@ from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan
 from swingshift.core.types import ReplicaKind, SamplingParams
 from swingshift.runtime.client import GenerationClient
-from swingshift.runtime.ports import RewardFn
-from swingshift.runtime.rollouter import RolloutSettings
-from swingshift.runtime.session import Ports, Saver, Session, SessionSettings
-from swingshift.runtime.train_loop import CycleReport
+from swingshift.runtime.ports import Replica, RewardFn
+from swingshift.runtime.restarts import RestartSettings
+from swingshift.runtime.group_runner import RolloutSettings
+from swingshift.runtime.session import Ports, Saver, Session, SessionSettings, StepMode
+from swingshift.runtime.cycle_report import CycleReport
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
@@ -29,6 +30,10 @@ from swingshift.sim.workload import SimPrompts, SimReward, constant_lengths
 
 def _ignore(item: object) -> None:
     pass
+
+
+def _as_they_are(ports: Ports) -> Ports:
+    return ports
 
 
 @dataclass(slots=True)
@@ -75,10 +80,19 @@ class WorldConfig:
     call_timeout_s: float = 600.0
     train_timeout_s: float = 7200.0
     replica_wait_timeout_s: float = 3600.0
+    restart_s: float | None = None
+    """How long restarting a standalone replica takes; None: those that die stay out."""
+    restarts: RestartSettings = RestartSettings()
+    health_check_interval_s: float | None = None
+    watchdog_timeout_s: float | None = None
     faults: FaultHook = no_faults
+    wrap_ports: Callable[[Ports], Ports] = _as_they_are
+    """Puts something in front of the simulated ports (see ``fault_ports``)."""
     saver: Saver | None = None
     validate: Callable[[GenerationClient, int], Awaitable[dict[str, float]]] | None = None
     policy_object: DynamicSchedulePolicyBase | None = None
+    step_mode: StepMode | None = None
+    """Train in global steps instead of fully asynchronously; its policy says whether anything is lent."""
     on_report: Callable[[CycleReport], None] = _ignore
     on_span: Callable[[DeviceSpan], None] = _ignore
     keep_history: bool = True
@@ -134,6 +148,7 @@ def build_world(config: WorldConfig) -> World:
         prompts=SimPrompts(config.num_prompts, config.prompt_length),
         reward=config.reward,
         saver=config.saver,
+        starter=None if config.restart_s is None else SimStarter(standalone, config.restart_s),
         validate=config.validate,
     )
     world: World
@@ -148,9 +163,26 @@ def build_world(config: WorldConfig) -> World:
         if config.keep_history:
             world.spans.append(span)
 
-    session = Session(ports, _settings(config), _policy(config), on_cycle=on_cycle, on_span=on_span)
+    mode = config.step_mode or _policy(config)
+    session = Session(config.wrap_ports(ports), _settings(config), mode, on_cycle=on_cycle, on_span=on_span)
     world = World(session, trainer, standalone, hybrid, rollout_devices + train_devices)
     return world
+
+
+class SimStarter:
+    """Puts another replica in the place of one that died, in ``replicas`` too."""
+
+    def __init__(self, replicas: list[SimReplica], seconds: float) -> None:
+        self._replicas = replicas
+        self._seconds = seconds
+
+    async def restart(self, replica: Replica) -> Replica:
+        index = next(i for i, r in enumerate(self._replicas) if r.id == replica.id)
+        if not self._replicas[index].is_dead:
+            self._replicas[index].die()
+        await asyncio.sleep(self._seconds)
+        another = self._replicas[index] = self._replicas[index].another()
+        return another
 
 
 def _replicas(
@@ -198,6 +230,9 @@ def _settings(config: WorldConfig) -> SessionSettings:
         call_timeout_s=config.call_timeout_s,
         train_timeout_s=config.train_timeout_s,
         replica_wait_timeout_s=config.replica_wait_timeout_s,
+        restarts=config.restarts,
+        health_check_interval_s=config.health_check_interval_s,
+        watchdog_timeout_s=config.watchdog_timeout_s,
         seed=config.seed,
     )
 
@@ -224,12 +259,12 @@ def simulate(config: WorldConfig, script: Callable[[World], None] | None = None)
         checker.check_all()
         return world
 
-    with _rare_garbage_collection():
+    with rare_garbage_collection():
         return run_virtual(main(), loop)
 
 
 @contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
+def rare_garbage_collection() -> Iterator[None]:
     """A simulation makes many objects and hardly any cycles: looking for those less often saves a tenth."""
     usual = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)

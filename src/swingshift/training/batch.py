@@ -22,9 +22,6 @@ from swingshift.errors import ConfigError, TrainerError
 
 AggMode = Literal["token-mean", "seq-mean-token-mean"]
 
-MAX_SHARED_ROW = 4096
-"""Tokens of a row that several responses share, at most: its mask grows with the square."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrainResponse:
@@ -120,24 +117,6 @@ def balance(loads: Sequence[int], num_ranks: int) -> list[int]:
 
 
 # --- rows and micro-batches ---
-
-
-def responses_per_row(prompt_length: int, lengths: Sequence[int], hidden_size: int) -> int:
-    """How many responses should share a row for the least arithmetic.
-
-    Sharing saves reading the prompt again but makes rows longer, and attention costs grow with the square:
-    per layer, a token of a row of T costs about 24·hidden² in the linear layers plus 4·T·hidden in dense
-    attention (half of that with causal attention, which skips what is hidden).
-    """
-    num, mean = len(lengths), sum(lengths) / len(lengths) - 1
-
-    def cost(per_row: int) -> float:
-        width = prompt_length + per_row * mean
-        attention = width / (6 * hidden_size) / (2 if per_row == 1 else 1)
-        return math.ceil(num / per_row) * width * (1 + attention)
-
-    fitting = [k for k in range(2, num + 1) if prompt_length + k * mean <= MAX_SHARED_ROW]
-    return min([1, *fitting], key=cost)
 
 
 def rows_of(prompt_ids: Tokens, responses: Sequence[TrainResponse], per_row: int, max_tokens: int) -> list[Row]:

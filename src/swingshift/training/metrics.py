@@ -15,20 +15,21 @@ from swingshift.training.losses import SUM_NAMES, ActorLoss
 class CollectionMetrics:
     """Accumulates on the device, so that nothing waits for it before the end.
 
-    Losses and the gradient norm are means over optimizer steps; ``entropy``, ``ppo_kl``, ``ratio_mean`` and
-    ``pg_clipfrac`` are means over trained tokens.
+    Losses and the gradient norm are means over optimizer steps; ``entropy``, ``ppo_kl``, ``ratio_mean``,
+    ``pg_clipfrac`` and what is said about importance weights (only if ``decoupled``) are means over trained tokens.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, decoupled: bool = False) -> None:
+        self._decoupled = decoupled
         self._sums = torch.zeros(len(SUM_NAMES) + 2, dtype=torch.float64, device=device)
-        self._ratio_max = torch.zeros((), device=device)
+        self._maxima = torch.zeros(2, device=device)
         self._grad_norms: list[float] = []
         self._lr = 0.0
         self.num_steps_without_signal = 0
 
     def add(self, result: ActorLoss) -> None:
         self._sums[:-2] += result.sums
-        self._ratio_max = torch.maximum(self._ratio_max, result.ratio_max)
+        self._maxima = torch.maximum(self._maxima, torch.stack([result.ratio_max, result.rollout_is_max]))
 
     def count_inputs(self, batch: MicroBatch) -> None:
         """Forward tokens with padding, and how many of them are padding."""
@@ -42,7 +43,7 @@ class CollectionMetrics:
     def reduce(self, world_size: int, group: dist.ProcessGroup | None) -> None:
         if world_size > 1:
             dist.all_reduce(self._sums, group=group)
-            dist.all_reduce(self._ratio_max, op=dist.ReduceOp.MAX, group=group)
+            dist.all_reduce(self._maxima, op=dist.ReduceOp.MAX, group=group)
 
     def result(self, groups: Sequence[SampleGroup], num_without_signal: int) -> dict[str, float]:
         """Flat floats; what was not computed (no optimizer step) is absent rather than zero."""
@@ -60,9 +61,18 @@ class CollectionMetrics:
             "actor/num_optimizer_steps": float(steps),
             "actor/num_steps_without_signal": float(self.num_steps_without_signal),
         }
+        if self._decoupled:
+            metrics["actor/num_truncated_tokens"] = sums["truncated"]
         if not steps:
             return metrics
+        ratio_max, rollout_is_max = self._maxima.tolist()
         tokens = sums["tokens"]
+        if self._decoupled:
+            metrics |= {
+                "actor/rollout_is_mean": sums["rollout_is"] / tokens,
+                "actor/rollout_is_max": rollout_is_max,
+                "actor/rollout_is_truncated_ratio": sums["truncated"] / tokens,
+            }
         return metrics | {
             "actor/pg_loss": sums["pg_loss"] / steps,
             "actor/kl_loss": sums["kl_loss"] / steps,
@@ -70,7 +80,7 @@ class CollectionMetrics:
             "actor/ppo_kl": sums["ppo_kl"] / tokens,
             "actor/pg_clipfrac": sums["clipped"] / tokens,
             "actor/ratio_mean": sums["ratio"] / tokens,
-            "actor/ratio_max": float(self._ratio_max),
+            "actor/ratio_max": ratio_max,
             "actor/grad_norm": sum(self._grad_norms) / steps,
             "actor/lr": self._lr,
         }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from swingshift.config.schema import ActorConfig
+from swingshift.core.row_sharing import responses_per_row
 from swingshift.core.types import SampleGroup, Tokens
 from swingshift.training.advantages import advantages_of
 from swingshift.training.batch import (
@@ -18,8 +19,8 @@ from swingshift.training.batch import (
     balance,
     check_lengths,
     responses_of,
-    responses_per_row,
     rows_of,
+    split_by_tokens,
     token_weights,
 )
 
@@ -81,6 +82,11 @@ def mini_batches(
             ids = [groups[m].group_id for m in members]
             label = f"mini-batch {i + 1} of {num} (epoch {epoch + 1}, groups {ids})"
             yield MiniBatch(label, [p for m in members if (p := parts[m]) is not None])
+
+
+def rank_chunks(mini_batch: MiniBatch, mode: AggMode, share: Share) -> list[list[Row]]:
+    """What this rank computes of a mini-batch, micro-batch by micro-batch."""
+    return split_by_tokens(rank_rows(mini_batch, mode, share), share.max_tokens)
 
 
 def rank_rows(mini_batch: MiniBatch, mode: AggMode, share: Share) -> list[Row]:

@@ -17,17 +17,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swingshift.config.schema import ActorConfig
+from swingshift.config.schema import ActorConfig, RolloutCorrectionConfig
 from swingshift.core.types import SampleGroup, WeightVersion
 from swingshift.errors import TrainerError
 from swingshift.runtime.ports import TrainResult
 from swingshift.training import checkpoint
-from swingshift.training.batch import MicroBatch, micro_batch, split_by_tokens
+from swingshift.training.batch import MicroBatch, Row, micro_batch
 from swingshift.training.forward import can_share_prompts, response_logits
 from swingshift.training.losses import LossSettings, actor_loss, token_log_probs
 from swingshift.training.metrics import CollectionMetrics
 from swingshift.training.optimizer import FlatAdamW
-from swingshift.training.plan import MiniBatch, Share, mini_batches, rank_rows, train_groups
+from swingshift.training.plan import Share, mini_batches, rank_chunks, train_groups
+from swingshift.training.proximal import ProximalWeights
 from swingshift.training.weights import WeightManifest, named_weights, pack_weights
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class TorchTrainWorker:
     must call ``train`` together, with the same groups in the same order: collectives (gloo or nccl, over
     ``process_group``) wait for all. Rank 0's weights become everybody's at construction. ``temperature`` is
     the one the rollout sampled with. A KL loss needs a reference: ``ref_model``, or a frozen copy of
-    ``model`` as it is now.
+    ``model`` as it is now. ``collections_per_cycle``: how many ``train`` calls share a weight version, if known;
+    with one, decoupled PPO needs no copy of the weights.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class TorchTrainWorker:
         *,
         temperature: float = 1.0,
         norm_adv_by_std: bool = True,
+        correction: RolloutCorrectionConfig | None = None,
+        collections_per_cycle: int | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -68,12 +72,15 @@ class TorchTrainWorker:
         self._group = process_group
         self._tokenizer_dir = tokenizer_dir
         self._clock = clock
+        correction = correction or RolloutCorrectionConfig()
         self._settings = LossSettings(
             clip_low=actor.clip_low,
             clip_high=actor.clip_high,
             entropy_coeff=actor.entropy_coeff,
             kl_coef=actor.kl_loss_coef,
             kl_kind=actor.kl_loss_type,
+            apply_rollout_is=correction.rollout_is is not None,
+            rollout_is_threshold=correction.rollout_is_threshold,
         )
         self._rng = np.random.default_rng(seed)
         self._offloaded = False
@@ -83,6 +90,9 @@ class TorchTrainWorker:
         self._ref = _frozen(ref_model or copy.deepcopy(model)) if actor.use_kl_loss else None
         params = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._optimizer = FlatAdamW(params, actor.optim)
+        self._proximal: ProximalWeights | None = None
+        if not correction.bypass_mode:
+            self._proximal = ProximalWeights(params.values(), keep=collections_per_cycle != 1)
         self._device = next(iter(params.values())).device
         config: Any = model.config
         hidden_size = int(config.hidden_size) if can_share_prompts(model) else None
@@ -92,6 +102,9 @@ class TorchTrainWorker:
 
     def train(self, groups: Sequence[SampleGroup], version: WeightVersion) -> TrainResult:
         """Pass over the groups in mini-batches of ``ppo_mini_batch_size``, ``ppo_epochs`` times.
+
+        In decoupled PPO the first call with another ``version`` begins a cycle: its weights then are the proximal
+        policy of every call with that version.
 
         Groups whose rewards are all equal keep their place in a mini-batch but contribute nothing; a
         mini-batch of only such groups makes no optimizer step. Raises TrainerError for missing rewards, empty
@@ -103,23 +116,47 @@ class TorchTrainWorker:
         if not groups:
             raise TrainerError(f"train() without groups at version {version}")
         timings: dict[str, float] = defaultdict(float)
-        metrics = CollectionMetrics(self._device)
+        metrics = CollectionMetrics(self._device, decoupled=self._proximal is not None)
         with self._timed(timings, "adv"):
             parts = train_groups(groups, norm_by_std=self._norm_adv_by_std, max_tokens=self._share.max_tokens)
-        for mini_batch in mini_batches(groups, parts, self._actor, self._rng):
+        plan = list(mini_batches(groups, parts, self._actor, self._rng))
+        layout = [rank_chunks(m, self._actor.loss_agg_mode, self._share) for m in plan]
+        old_log_probs = self._old_log_probs(layout, version, timings)
+        for mini_batch, chunks, old in zip(plan, layout, old_log_probs, strict=True):
             if not mini_batch.groups:
                 logger.info("%s carries no signal: no optimizer step", mini_batch.label)
                 metrics.num_steps_without_signal += 1
                 continue
-            self._train_mini_batch(mini_batch, timings, metrics)
+            self._train_mini_batch(mini_batch.label, chunks, old, timings, metrics)
         metrics.reduce(self._world_size, self._group)
         result = metrics.result(groups, num_without_signal=sum(p is None for p in parts))
         return TrainResult(timings_s=dict(timings), metrics=result)
 
-    def _train_mini_batch(self, mini_batch: MiniBatch, timings: dict[str, float], metrics: CollectionMetrics) -> None:
+    def _old_log_probs(
+        self, layout: list[list[list[Row]]], version: WeightVersion, timings: dict[str, float]
+    ) -> list[list[Tensor | None]]:
+        """The proximal policy's log-probs, by mini-batch and micro-batch; None in bypass mode.
+
+        For the whole collection at once, before its first optimizer step: the weights are exchanged at most once.
+        """
+        if self._proximal is None:
+            return [[None for _ in chunks] for chunks in layout]
+        with self._timed(timings, "old_log_prob"), self._proximal.in_place(version), torch.no_grad():
+            return [
+                [self._forward(self.model, micro_batch(chunk).to(self._device))[0] for chunk in chunks]
+                for chunks in layout
+            ]
+
+    def _train_mini_batch(
+        self,
+        label: str,
+        chunks: list[list[Row]],
+        old_log_probs: list[Tensor | None],
+        timings: dict[str, float],
+        metrics: CollectionMetrics,
+    ) -> None:
         self._optimizer.zero_grad()
-        rows = rank_rows(mini_batch, self._actor.loss_agg_mode, self._share)
-        for chunk in split_by_tokens(rows, self._share.max_tokens):
+        for chunk, old in zip(chunks, old_log_probs, strict=True):
             batch = micro_batch(chunk)
             metrics.count_inputs(batch)
             batch = batch.to(self._device)
@@ -128,11 +165,17 @@ class TorchTrainWorker:
                 with self._timed(timings, "ref"), torch.no_grad():
                     ref_log_probs, _ = self._forward(self._ref, batch)
             with self._timed(timings, "update_actor"):
-                self._backward(batch, ref_log_probs, metrics)
+                self._backward(batch, ref_log_probs, old, metrics)
         with self._timed(timings, "update_actor"):
-            self._step(mini_batch.label, metrics)
+            self._step(label, metrics)
 
-    def _backward(self, batch: MicroBatch, ref_log_probs: Tensor | None, metrics: CollectionMetrics) -> None:
+    def _backward(
+        self,
+        batch: MicroBatch,
+        ref_log_probs: Tensor | None,
+        old_log_probs: Tensor | None,
+        metrics: CollectionMetrics,
+    ) -> None:
         log_probs, entropy = self._forward(self.model, batch)
         result = actor_loss(
             log_probs,
@@ -142,6 +185,7 @@ class TorchTrainWorker:
             batch.weights,
             self._settings,
             ref_log_probs,
+            old_log_probs,
         )
         torch.autograd.backward(result.loss)
         self._optimizer.collect(result.loss)
@@ -207,8 +251,13 @@ class TorchTrainWorker:
         checkpoint.save(folder, self.model, self._optimizer, self._rng, self._tokenizer_dir)
 
     def load(self, folder: Path) -> None:
-        """Restore what ``save`` wrote, on every rank. Raises CheckpointError and then has changed nothing."""
+        """Restore what ``save`` wrote, on every rank. Raises CheckpointError and then has changed nothing.
+
+        The next ``train`` begins a cycle with the restored weights, since those are what rollout is given first.
+        """
         checkpoint.load(folder, self.model, self._optimizer, self._rng)
+        if self._proximal is not None:
+            self._proximal.forget()
         if self._offloaded:
             self.offload()
 

@@ -1,0 +1,29 @@
+"""Metric rows as TensorBoard scalars: ``tensorboard --logdir RUN_DIR/tensorboard``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class TensorBoardSink:
+    """One event file a session; what a resumed session computes again replaces the earlier points."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import SummaryWriter  # an extra
+
+        self._folder = folder
+        self._new_writer = SummaryWriter
+        self._writer: Any = None
+
+    def log(self, step: int, row: Mapping[str, float]) -> None:
+        if self._writer is None:
+            self._writer = self._new_writer(str(self._folder), purge_step=step, filename_suffix=f".{step}")
+        for name, value in row.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

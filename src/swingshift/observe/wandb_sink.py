@@ -1,0 +1,31 @@
+"""Metric rows to Weights & Biases. Its own environment variables say where: ``WANDB_MODE=offline`` stays local."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class WandbSink:
+    """A W&B run with the configuration; its files go to ``wandb/`` in the folder."""
+
+    def __init__(self, folder: Path, project: str, name: str, config: Mapping[str, Any]) -> None:
+        import wandb  # an extra
+
+        self._wandb = wandb
+        self._run = wandb.init(
+            project=project,
+            name=name,
+            config=dict(config),
+            dir=str(folder),
+            # Standard output belongs to the live view, and what W&B would print at the end is in our summary.
+            settings=wandb.Settings(console="off", quiet=True),
+        )
+
+    def log(self, step: int, row: Mapping[str, float]) -> None:
+        self._run.log(dict(row), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+        self._wandb.teardown()  # ends the process that W&B starts beside ours

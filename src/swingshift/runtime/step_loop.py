@@ -1,0 +1,453 @@
+"""The step loop: training in global steps over a replay buffer, the devices lent between steps.
+
+::
+
+    on_init_end ▸ on_train_begin ▸ ┌ on_step_begin ▸ prepare_step ▸ K × (on_sample_begin ▸ sample ▸ on_sample_end
+                                   │ ▸ train) ▸ on_step_end ▸ report and save ▸ on_validate_begin ▸ validate
+                                   └ ▸ on_validate_end ▸ next step
+
+The hooks are methods here, in the order in which a step calls them. ``sync`` and ``colocate_async`` are the same
+loop with a policy that takes turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swingshift.core.buffer import Evictions
+from swingshift.core.metrics import CycleMetrics
+from swingshift.core.step_metrics import StepFigures, step_metrics
+from swingshift.core.types import DeviceState, SampleGroup, WeightVersion
+from swingshift.errors import ConfigError, NoReplicaError
+from swingshift.runtime.controller import DynamicResourceController
+from swingshift.runtime.cycle_report import CycleReport, LendingCounter
+from swingshift.runtime.lanes import DeviceLanes
+from swingshift.runtime.observations import Decision, Question
+from swingshift.runtime.replay_buffer import StepBuffer
+from swingshift.runtime.rollouter import Buffered
+from swingshift.runtime.step_rollouter import StepRollouter
+from swingshift.runtime.stopwatch import Stopwatch
+from swingshift.runtime.training_call import TrainingCall
+from swingshift.runtime.validation import finish_or_give_up
+from swingshift.schedule.base import Rebalance
+from swingshift.schedule.step_switch import StepOutcome, StepPolicy, SwitchDecision
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """Of one run in global steps. ``parameter_sync_step`` mini-batches make a step of ``train_batch_size`` groups."""
+
+    train_batch_size: int
+    parameter_sync_step: int
+    num_warmup_batches: int = 1
+    """Batches submitted before the first step's own, so that generation runs ahead of training."""
+    total_training_steps: int | None = None
+    needs_warmup: bool = False
+    """True: with nothing in flight before the first step the mode makes no sense (``separate_async``)."""
+
+    @property
+    def mini_batch_size(self) -> int:
+        return self.train_batch_size // self.parameter_sync_step
+
+
+@dataclass(slots=True)
+class _Step:
+    """What happened in the step under way."""
+
+    watch: Stopwatch
+    began_s: float
+    threshold: int = 0
+    sample_wait_s: float = 0.0
+    wait_samples: int = 0
+    is_idle: bool = False
+    evictions: Evictions = field(default_factory=Evictions)
+    rates: _Rates = field(default_factory=lambda: _Rates())
+    groups: list[SampleGroup] = field(default_factory=list)
+    """Of the newest mini-batch."""
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Groups finished and seconds passed, with the devices lent and without."""
+
+    lent_s: float = 0.0
+    lent_groups: int = 0
+    alone_s: float = 0.0
+    alone_groups: int = 0
+
+    def add(self, is_lent: bool, seconds: float, groups: int) -> None:
+        if is_lent:
+            self.lent_s += seconds
+            self.lent_groups += groups
+        else:
+            self.alone_s += seconds
+            self.alone_groups += groups
+
+
+class StepLoop:
+    """Drives one run. ``on_cycle`` is awaited after every step, ``validate`` where one is due."""
+
+    def __init__(
+        self,
+        *,
+        settings: StepSettings,
+        rollouter: StepRollouter,
+        buffer: StepBuffer,
+        controller: DynamicResourceController,
+        policy: StepPolicy,
+        training: TrainingCall,
+        metrics: CycleMetrics,
+        lanes: DeviceLanes,
+        now: Callable[[], float],
+        wait_for_replica: Callable[[], Awaitable[bool]],
+        on_cycle: Callable[[CycleReport], Awaitable[None]],
+        is_validation_due: Callable[[WeightVersion], bool],
+        validate: Callable[[WeightVersion], Coroutine[Any, Any, None]],
+        extra_metrics: Callable[[], dict[str, float]] = dict,
+    ) -> None:
+        self.version: WeightVersion = 0
+        self.num_cycles = 0
+        self.metrics = metrics
+        self._settings = settings
+        self._rollouter = rollouter
+        self._buffer = buffer
+        self._controller = controller
+        self._policy = policy
+        self._training = training
+        self._lanes = lanes
+        self._now = now
+        self._wait_for_replica = wait_for_replica
+        self._on_cycle = on_cycle
+        self._is_validation_due = is_validation_due
+        self._run_validation = validate
+        self._extra_metrics = extra_metrics
+        self._switches = LendingCounter(controller.costs)
+        self._stopped = False
+        self._borrowed = False
+        self._validating: asyncio.Task[None] | None = None
+        self._validate_s = 0.0
+        self._validate_groups = 0
+        self._has_generated_alone = False
+        self._rate_mark = (0.0, 0)
+        self._decisions: list[Decision] = []
+        self._num_ahead = 0
+        """Groups outstanding when a step begins, as long as there are prompts."""
+        self._step = _Step(Stopwatch(now), now())
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Finish the mini-batch under way, then end the run (synced and reported). Validation is given up."""
+        self._stopped = True
+        if self._validating is not None:
+            self._validating.cancel()
+        self._rollouter.stop()
+
+    async def run(self) -> None:
+        """Train until the steps or the data end, or ``stop`` is called."""
+        await self.on_init_end()
+        self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
+        await self.on_train_begin()
+        while not self._stopped and self._has_steps_left(self.version) and await self._run_step(self.version + 1):
+            pass
+        if self._controller.is_hybrid_active:
+            await self._controller.deactivate()
+
+    def _has_steps_left(self, num_done: int) -> bool:
+        total = self._settings.total_training_steps
+        return not self._rollouter.is_over and (total is None or num_done < total)
+
+    async def _run_step(self, step: int) -> bool:
+        """One global step; False if nothing was left to train on."""
+        self._step = _Step(Stopwatch(self._now), self._now())
+        num_trained = 0
+        with self._step.watch.time("step"):
+            await self.on_step_begin(step)
+            await self.prepare_step(step)
+            for _ in range(self._settings.parameter_sync_step):
+                if self._stopped or not await self._mini_batch(step):
+                    break
+                num_trained += 1
+            if num_trained == 0:
+                self.metrics.add_timings(self._step.watch.seconds)
+                return False
+            decision = await self.on_step_end(step)
+        await self._report(step, decision)
+        await self._validate(step)
+        return True
+
+    # --- hooks, in order --------------------------------------------------------------------------------------
+
+    async def on_init_end(self) -> None:
+        """Every replica holds the starting version; whoever lends begins with the devices in rollout."""
+        await self._controller.sync_weights(self.version)
+        self._rollouter.version = self.version
+        begins = not self._stopped and self._has_steps_left(self.version)
+        if begins and self._policy.lends and self._controller.can_lend:
+            await self._controller.activate()
+
+    async def on_train_begin(self) -> None:
+        """Warm-up: generation gets a head start. What a checkpoint brought back counts."""
+        wanted = self._settings.num_warmup_batches * self._settings.train_batch_size
+        total = self._settings.total_training_steps
+        if total is not None:
+            wanted = min(wanted, max(0, total - self.version) * self._settings.train_batch_size)
+        missing = wanted - self._rollouter.num_outstanding
+        if missing > 0:
+            self._rollouter.submit(missing, self.version + 1)
+        # With a warm-up of 0 a run goes on with what its checkpoint had in flight.
+        restored = self._rollouter.num_outstanding if self._settings.needs_warmup else 0
+        self._num_ahead = self._settings.num_warmup_batches * self._settings.train_batch_size or restored
+        begins = not self._stopped and self._has_steps_left(self.version)
+        if begins and self._settings.needs_warmup and self._rollouter.num_outstanding == 0:
+            raise ConfigError(
+                f"trainer.v1.num_warmup_batches={self._settings.num_warmup_batches}: nothing is in flight when the "
+                "first step begins, so training and rollout would take turns; give at least 1, or use "
+                "trainer.v1.trainer_mode=sync"
+            )
+
+    async def on_step_begin(self, step: int) -> None:
+        """Take the devices back at once if the inventory is ready (or if lending is switched off)."""
+        if not self._controller.is_hybrid_active:
+            return
+        self._step.threshold = self._policy.threshold()
+        if self._buffer.get_sampleable_count(step) >= self._step.threshold:
+            self._decided_to_take_back(step, "at once")
+            await self._switch_to_trainer()
+
+    async def prepare_step(self, step: int) -> None:
+        """Submit the step's prompts; devices still lent generate until enough can be sampled."""
+        self._rollouter.submit(self._num_wanted(step), step)
+        if not self._controller.is_hybrid_active:
+            return
+        logger.debug("step %d: lent until %d groups are sampleable", step, self._step.threshold)
+        with self._step.watch.time("wait_for_enough_samples"):
+            found = await self._buffer.wait_for_sampleable(step, self._step.threshold)
+        self._step.evictions.add(found.evictions)
+        if found.outcome is not Buffered.ENOUGH:
+            logger.info("took the devices back with fewer groups than wanted (%s)", found.outcome)
+        self._decided_to_take_back(step, f"after a wait: {found.outcome}")
+        await self._switch_to_trainer()
+
+    def on_sample_begin(self, step: int) -> float:
+        """A mini-batch is wanted: from now on waiting is starvation."""
+        missing = self._settings.mini_batch_size - self._buffer.get_sampleable_count(step)
+        # At the end of the data fewer can come than a mini-batch lacks.
+        self._step.wait_samples += min(max(0, missing), self._rollouter.store.num_unfinished)
+        return self._now()
+
+    def on_sample_end(self, began_s: float, evictions: Evictions) -> None:
+        self._step.sample_wait_s += self._now() - began_s
+        self._step.evictions.add(evictions)
+
+    async def on_step_end(self, step: int) -> SwitchDecision:
+        """Adapt, decide, sync the weights, perhaps lend."""
+        current, watch = self._step, self._step.watch
+        self._mark_rates()
+        is_last = self._stopped or not self._has_steps_left(step)
+        outcome = self._outcome()
+        current.is_idle = outcome.sample_wait_s > self._policy.idle_threshold_ratio * outcome.duration_s
+        self._policy.step_ended(outcome)
+        decision = self._policy.decide(sampleable_count=self._buffer.get_sampleable_count(step + 1), is_last=is_last)
+        if decision.lend and not self._controller.can_lend:
+            decision = replace(decision, lend=False, reason="keep: no hybrid replica is left to lend")
+        logger.debug("step %d: %s", step, decision.reason)
+        if self._policy.lends:
+            self._decided(Question.LEND, "yes" if decision.lend else "no", decision.reason, decision.numbers())
+        self.version = step
+        turn_started = self._now()
+        with watch.time("param_sync"), self._lanes.phase(self._training.devices, DeviceState.SYNCING):
+            await self._controller.sync_weights(self.version)
+        if decision.lend and self._controller.can_lend and not self._stopped:
+            await self._switch_to_rollout()
+        self.metrics.add_allocated(self._now() - turn_started)
+        current.threshold = current.threshold or self._policy.threshold()
+        return decision
+
+    async def on_validate_begin(self) -> None:
+        """Validation borrows the devices if they are not lent anyway."""
+        wanted = self._policy.lends or self._rollouter.num_replicas == 0
+        self._borrowed = wanted and self._controller.can_lend and await self._controller.activate()
+
+    async def on_validate_end(self) -> None:
+        """What was borrowed is given back; what was lent before stays lent."""
+        if self._borrowed:
+            self._borrowed = False
+            await self._controller.deactivate()
+
+    def _num_wanted(self, step: int) -> int:
+        """A batch. Less if a stop within a step left more than the warm-up, or if the steps left need less."""
+        batch, total = self._settings.train_batch_size, self._settings.total_training_steps
+        limit = self._num_ahead + batch
+        if total is not None:
+            limit = min(limit, (total - step + 1) * batch)
+        # Failed groups that are still in the store will be replaced when they are evicted.
+        return min(batch, max(0, limit - len(self._rollouter.store)))
+
+    # --- one mini-batch ---------------------------------------------------------------------------------------
+
+    async def _mini_batch(self, step: int) -> bool:
+        """Sample, train; False if there was nothing to sample."""
+        watch = Stopwatch(self._now)
+        turn_started = self._now()
+        with watch.time("gen"):
+            wait_samples = self._step.wait_samples
+            groups = await self._sample(step)
+        if not groups:
+            self._step.watch.add(watch.seconds)
+            return False
+        result = await self._training.run(groups, self.version)
+        watch.add(result.timings_s)
+        self._step.groups = groups
+        self.metrics.add_allocated(self._now() - turn_started)
+        self.metrics.add_collection(
+            {},
+            groups,
+            self.version,
+            watch.seconds["gen"],
+            self._step.wait_samples - wait_samples,
+            self._buffer.get_sampleable_count(step),
+            result.metrics,
+        )
+        self._step.watch.add(watch.seconds)
+        return True
+
+    async def _sample(self, step: int) -> list[SampleGroup]:
+        began_s = self.on_sample_begin(step)
+        size, evictions = self._settings.mini_batch_size, Evictions()
+        while True:
+            found = await self._buffer.wait_for_sampleable(step, size)
+            evictions.add(found.evictions)
+            if found.outcome is not Buffered.NO_REPLICA:
+                break
+            await self._generate_alone(step, size)
+        groups, more = ([], Evictions()) if self._stopped else await self._buffer.sample(step, size)
+        evictions.add(more)
+        self.on_sample_end(began_s, evictions)
+        return groups
+
+    async def _generate_alone(self, step: int, num_groups: int) -> None:
+        """Nobody else can generate any more: let the hybrid replicas do it, then take them back."""
+        if not self._controller.can_lend:
+            if await self._wait_for_replica() or self._stopped:
+                return
+            dead = "; ".join(f"{r}: {why}" for r, why in self._controller.failures) or "none is configured"
+            raise NoReplicaError(f"no replica can generate the next samples ({dead})")
+        # Once is news; the steps after it say the same again and again.
+        level = logging.INFO if self._has_generated_alone else logging.WARNING
+        self._has_generated_alone = True
+        logger.log(level, "no standalone replica generates; lending the trainer's devices for %d groups", num_groups)
+        self._mark_rates()
+        if not await self._controller.activate():
+            raise NoReplicaError("no standalone replica is left and no hybrid one could be woken")
+        found = await self._buffer.wait_for_sampleable(step, num_groups)
+        self._step.evictions.add(found.evictions)
+        self._mark_rates()
+        await self._controller.deactivate()
+
+    # --- switching --------------------------------------------------------------------------------------------
+
+    async def _switch_to_trainer(self) -> None:
+        self._mark_rates()
+        with self._step.watch.time("deactivate"):
+            await self._controller.deactivate()
+        self._policy.switched(to_trainer_s=self._controller.costs.last_deactivate_s)
+
+    async def _switch_to_rollout(self) -> None:
+        """The cost excludes the standalone sync, which happens without lending too."""
+        with self._step.watch.time("activate"):
+            lent = await self._controller.activate()
+            if lent:
+                await self._controller.rebalance(Rebalance.PROPORTIONAL)
+        if lent:
+            self._policy.switched(to_rollout_s=self._controller.costs.last_activate_s)
+        self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
+
+    def _mark_rates(self) -> None:
+        """Credit the time since the last mark to the state the devices were in."""
+        now, generated = self._now(), self._rollouter.ledger.num_generated
+        since_s, before = self._rate_mark
+        self._step.rates.add(self._controller.is_hybrid_active, now - since_s, generated - before)
+        self._rate_mark = (now, generated)
+
+    def _outcome(self) -> StepOutcome:
+        rates = self._step.rates
+        return StepOutcome(
+            duration_s=self._now() - self._step.began_s,
+            sample_wait_s=self._step.sample_wait_s,
+            wait_samples=self._step.wait_samples,
+            alone_rate=rates.alone_groups / rates.alone_s if rates.alone_s > 0.0 else None,
+            lent_rate=rates.lent_groups / rates.lent_s if rates.lent_s > 0.0 else None,
+        )
+
+    # --- the end of a step ------------------------------------------------------------------------------------
+
+    async def _report(self, step: int, decision: SwitchDecision) -> None:
+        current = self._step
+        self.metrics.add_timings(current.watch.seconds)
+        rollout = self._rollouter.reset_staleness(self.version)
+        self.num_cycles += 1
+        figures = StepFigures(
+            threshold_ratio=self._policy.ratio,
+            wait_samples=current.wait_samples,
+            sample_wait_s=current.sample_wait_s,
+            is_idle=current.is_idle,
+            threshold=current.threshold,
+            sampleable_count=decision.sampleable_count,
+            remaining=decision.remaining,
+            per_sample_time_s=decision.per_sample_time_s,
+            benefit_s=decision.benefit_s,
+            switch_cost_s=decision.switch_cost_s,
+            lend=decision.lend,
+            evictions=current.evictions,
+            timings_s=current.watch.seconds,
+            validate_s=self._validate_s,
+            validate_groups=self._validate_groups,
+        )
+        self._validate_s, self._validate_groups = 0.0, 0
+        row = self.metrics.row(
+            now=self._now(),
+            global_step=self.version,
+            rollout=rollout,
+            lending=self._switches.cycle(self._policy.ratio),
+            extra={**step_metrics(figures), **self._extra_metrics()},
+        )
+        state, decisions = self._controller.state.value, tuple(self._decisions)
+        self._decisions.clear()
+        await self._on_cycle(CycleReport(row, tuple(current.groups), self.version, state, decision.reason, decisions))
+
+    def _decided_to_take_back(self, step: int, when: str) -> None:
+        count, threshold = self._buffer.get_sampleable_count(step), self._step.threshold
+        numbers = {"sampleable_count": float(count), "threshold": float(threshold)}
+        self._decided(Question.TAKE_BACK, "yes", f"{count} of {threshold} groups sampleable, {when}", numbers)
+
+    def _decided(self, question: Question, answer: str, reason: str, numbers: dict[str, float]) -> None:
+        self._decisions.append(Decision(self._now(), self.version, question, answer, reason, numbers))
+
+    async def _validate(self, step: int) -> None:
+        """Training's own groups in flight go on meanwhile; what that costs is part of the next step's row."""
+        if self._stopped or not self._is_validation_due(step):
+            return
+        started_s, generated = self._now(), self._rollouter.ledger.num_generated
+        await self.on_validate_begin()
+        if not self._stopped:
+            async with asyncio.TaskGroup() as tasks:
+                self._validating = tasks.create_task(self._run_validation(step), name="validation")
+                await finish_or_give_up(
+                    self._validating,
+                    self._rollouter.changed,
+                    lambda: self._rollouter.num_replicas > 0,
+                    self._wait_for_replica,
+                )
+            if self._validating.cancelled():
+                logger.warning("the validation under way is given up")
+        await self.on_validate_end()
+        self._validate_s = self._now() - started_s
+        self._validate_groups = self._rollouter.ledger.num_generated - generated
+        self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)

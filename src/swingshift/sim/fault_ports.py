@@ -1,0 +1,250 @@
+"""The ports of a simulated world with faults in front of them. Everything passes through here; nothing is decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from swingshift.core.types import GenerationRequest, Prompt, SampleGroup, TokenOutput, WeightVersion
+from swingshift.errors import CheckpointError, DataError, ReplicaDiedError, ReplicaError, TrainerError
+from swingshift.runtime.ports import PromptSource, Replica, ReplicaStarter, RewardFn, TrainResult, WeightSync
+from swingshift.runtime.session import Ports
+from swingshift.sim.fault_plan import Fault, FaultKind, FaultSchedule
+from swingshift.sim.fault_process import FaultyProcess, after
+from swingshift.sim.replica import SimReplica
+from swingshift.sim.trainer import SimTrainer
+
+
+class FaultyReplica:
+    """``requests``: who is being asked for right now. ``on_request`` hears of each request as it comes."""
+
+    def __init__(self, inner: SimReplica, schedule: FaultSchedule) -> None:
+        self.id, self.kind, self.devices = inner.id, inner.kind, inner.devices
+        self.inner = inner
+        self.process = FaultyProcess(
+            inner.id, schedule, fail=ReplicaError, died=ReplicaDiedError, kill=inner.die
+        )
+        self.requests: set[str] = set()
+        self.on_request: Callable[[str, str], None] = lambda replica_id, request_id: None
+
+    async def generate(self, request: GenerationRequest) -> tuple[TokenOutput, ...]:
+        self.requests.add(request.request_id)
+        self.on_request(self.id, request.request_id)
+        try:
+            # An engine drops a request whose caller has gone away.
+            return await self.process.call("generate", lambda: self.inner.generate(request), outlives_caller=False)
+        finally:
+            self.requests.discard(request.request_id)
+
+    async def abort(self, *, refuse: bool = False) -> int:
+        return await self.process.call("abort", lambda: self.inner.abort(refuse=refuse))
+
+    async def abort_requests(self, request_ids: Sequence[str]) -> int:
+        return await self.process.call("abort_requests", lambda: self.inner.abort_requests(request_ids))
+
+    async def resume_generation(self) -> None:
+        await self.process.call("resume_generation", self.inner.resume_generation)
+
+    async def release_kv_cache(self) -> None:
+        await self.process.call("release_kv_cache", self.inner.release_kv_cache)
+
+    async def resume_kv_cache(self) -> None:
+        await self.process.call("resume_kv_cache", self.inner.resume_kv_cache)
+
+    async def health(self) -> None:
+        await self.process.call("health", self.inner.health)
+
+    async def sleep(self, level: int = 2) -> None:
+        await self.process.call("sleep", lambda: self.inner.sleep(level))
+
+    async def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
+        await self.process.call("wake_up", lambda: self.inner.wake_up(tags))
+
+
+class FaultyStarter:
+    """A new process in the place of one that failed; ``replace_by`` is told of it."""
+
+    def __init__(
+        self, inner: ReplicaStarter, schedule: FaultSchedule, replace_by: Callable[[SimReplica], FaultyReplica]
+    ) -> None:
+        self._inner = inner
+        self._schedule = schedule
+        self._replace_by = replace_by
+
+    async def restart(self, replica: Replica) -> Replica:
+        assert isinstance(replica, FaultyReplica)
+        fault = self._schedule.take("starter.restart")
+        if fault is not None:
+            await _fail_or_wait(fault, ReplicaError)
+        replica.process.die()
+        another = await self._inner.restart(replica.inner)
+        assert isinstance(another, SimReplica)
+        return self._replace_by(another)
+
+
+class FaultyTrainer:
+    """``on_train`` sees what is about to be trained on; ``saved`` is what the newest save wrote."""
+
+    def __init__(self, inner: SimTrainer, schedule: FaultSchedule) -> None:
+        self.devices = inner.devices
+        self.inner = inner
+        self.process = FaultyProcess(
+            "trainer", schedule, fail=TrainerError, died=TrainerError, one_at_a_time=True
+        )
+        self.saved: tuple[int, ...] = ()
+        self.on_train: Callable[[Sequence[SampleGroup], WeightVersion], None] = lambda groups, version: None
+
+    async def train(self, groups: Sequence[SampleGroup], version: WeightVersion) -> TrainResult:
+        self.on_train(groups, version)
+        return await self.process.call("train", lambda: self.inner.train(groups, version))
+
+    async def offload(self) -> None:
+        await self.process.call("offload", self.inner.offload)
+
+    async def onload(self) -> None:
+        await self.process.call("onload", self.inner.onload)
+
+    async def save(self, folder: Path) -> None:
+        async def effect() -> None:
+            await self.inner.save(folder)
+            self.saved = tuple(self.inner.trained)
+
+        await self.process.call("save", effect)
+
+    async def load(self, folder: Path) -> None:
+        await self.process.call("load", lambda: self.inner.load(folder))
+
+
+class FaultyWeightSync:
+    """Publishing is the trainer's work, writing that of the replica's process."""
+
+    def __init__(self, inner: WeightSync, trainer: FaultyTrainer) -> None:
+        self._inner = inner
+        self._trainer = trainer
+
+    async def publish(self, version: WeightVersion) -> None:
+        await self._trainer.process.call("publish", lambda: self._inner.publish(version))
+
+    async def sync_standalone(self, replica: Replica, version: WeightVersion) -> None:
+        await self._sync(replica, lambda inner: self._inner.sync_standalone(inner, version))
+
+    async def sync_hybrid(self, replica: Replica, version: WeightVersion) -> None:
+        await self._sync(replica, lambda inner: self._inner.sync_hybrid(inner, version))
+
+    async def _sync(self, replica: Replica, write: Callable[[SimReplica], Awaitable[None]]) -> None:
+        assert isinstance(replica, FaultyReplica)
+        await replica.process.call("write_weights", lambda: write(replica.inner))
+
+
+@dataclass(slots=True)
+class FaultyReward:
+    inner: RewardFn
+    schedule: FaultSchedule
+
+    async def score(self, group: SampleGroup) -> tuple[float, ...]:
+        fault = self.schedule.take("reward.score")
+        if fault is not None:
+            await _fail_or_wait(fault, DataError)
+        return await self.inner.score(group)
+
+
+@dataclass(slots=True)
+class FaultyPrompts:
+    inner: PromptSource
+    schedule: FaultSchedule
+
+    def next(self) -> Prompt | None:
+        fault = self.schedule.take("prompts.next")
+        if fault is not None:
+            raise DataError(f"injected: {fault}")
+        return self.inner.next()
+
+    def remaining(self) -> int:
+        return self.inner.remaining()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+@dataclass(slots=True)
+class FaultyStore:
+    """Keeps the newest checkpoint: control state as the JSON it would be on disk, and what the trainer wrote."""
+
+    schedule: FaultSchedule
+    trainer: FaultyTrainer | None = None
+    on_saved: Callable[[dict[str, Any], tuple[int, ...]], None] = lambda state, trained: None
+    is_gone: bool = False
+    """The process that saves has crashed: what it still does never reaches the disk."""
+
+    async def save(self, step: int, state: Mapping[str, Any]) -> None:
+        assert self.trainer is not None
+        copy = dict(state)
+        fault = self.schedule.take("store.save")
+        if fault is not None and fault.kind is not FaultKind.LOST:
+            await _fail_or_wait(fault, CheckpointError)
+        await self.trainer.save(Path("checkpoint"))
+        if not self.is_gone:
+            self.on_saved(copy, self.trainer.saved)
+        if fault is not None and fault.kind is FaultKind.LOST:
+            raise CheckpointError(f"injected: {fault}")
+
+
+@dataclass(slots=True)
+class FaultyWorld:
+    """All the ports of one session, wrapped. ``replicas``: those of now, by id."""
+
+    schedule: FaultSchedule
+    replicas: dict[str, FaultyReplica] = field(default_factory=dict)
+    trainer: FaultyTrainer | None = None
+    processes: list[FaultyProcess] = field(default_factory=list)
+    """Those that were replaced, too."""
+    on_request: Callable[[str, str], None] = lambda replica_id, request_id: None
+
+    def wrap(self, ports: Ports) -> Ports:
+        assert isinstance(ports.trainer, SimTrainer)
+        self.trainer = FaultyTrainer(ports.trainer, self.schedule)
+        self.processes.append(self.trainer.process)
+        starter = ports.starter
+        return replace(
+            ports,
+            trainer=self.trainer,
+            standalone=[self._replica(r) for r in ports.standalone],
+            hybrid=[self._replica(r) for r in ports.hybrid],
+            weight_sync=FaultyWeightSync(ports.weight_sync, self.trainer),
+            prompts=FaultyPrompts(ports.prompts, self.schedule),
+            starter=None if starter is None else FaultyStarter(starter, self.schedule, self._replica),
+        )
+
+    def _replica(self, replica: Replica) -> FaultyReplica:
+        assert isinstance(replica, SimReplica)
+        faulty = self.replicas[replica.id] = FaultyReplica(replica, self.schedule)
+        faulty.on_request = self._requested
+        self.processes.append(faulty.process)
+        return faulty
+
+    def _requested(self, replica_id: str, request_id: str) -> None:
+        self.on_request(replica_id, request_id)
+
+    def process(self, name: str) -> FaultyProcess | None:
+        """None: this world has none of that name."""
+        assert self.trainer is not None
+        if name == "trainer":
+            return self.trainer.process
+        replica = self.replicas.get(name)
+        return replica.process if replica is not None else None
+
+
+async def _fail_or_wait(fault: Fault, error: type[Exception]) -> None:
+    match fault.kind:
+        case FaultKind.ERROR:
+            raise error(f"injected: {fault}")
+        case FaultKind.HANG:
+            await after(float("inf"))
+        case FaultKind.DELAY | FaultKind.LATE:
+            await asyncio.sleep(fault.seconds)

@@ -1,0 +1,227 @@
+"""One soak case from its first session to its end: crashes and errors are followed by a resume from the checkpoint.
+
+The last session meets no more faults and has to finish. What it may end with before, and what must be true of what
+was trained, is in ``soak_verdict``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swingshift.errors import SwingshiftError
+from swingshift.sim.fault_plan import Fault, FaultKind, FaultPlan, FaultSchedule
+from swingshift.sim.fault_ports import FaultyReward, FaultyStore, FaultyWorld
+from swingshift.sim.invariants import InvariantChecker
+from swingshift.sim.loop import VirtualTimeLoop, run_virtual
+from swingshift.sim.soak_checks import CrashError, SessionChecks
+from swingshift.sim.soak_verdict import Ended, check_checkpoint, check_end, may_end_with
+from swingshift.sim.soak_world import SoakWorld
+from swingshift.sim.world import World, build_world, rare_garbage_collection
+
+MOST_SESSIONS = 4
+"""The last one without faults."""
+NUM_LAST_CALLS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class SoakCase:
+    seed: int
+    world: SoakWorld
+    plan: FaultPlan
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    state: dict[str, Any]
+    trained: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """``outcomes`` of the sessions, in order; ``failure`` is empty if everything was as it should be."""
+
+    outcomes: list[str] = field(default_factory=list)
+    fired: list[tuple[str, Fault]] = field(default_factory=list)
+    failure: str = ""
+    waits: str = ""
+    """Who waited for what when it failed."""
+    last_calls: list[str] = field(default_factory=list)
+    """The newest port calls, if they were asked for."""
+    num_events: int = 0
+
+
+def run_case(case: SoakCase, *, keep_calls: bool = False, plant: Callable[[World], None] | None = None) -> CaseResult:
+    """``plant`` changes each session's world before it starts (tests plant known faults with it)."""
+    with _quiet_logs(), rare_garbage_collection():
+        return _Case(case, keep_calls, plant).run()
+
+
+class _Case:
+    def __init__(self, case: SoakCase, keep_calls: bool, plant: Callable[[World], None] | None) -> None:
+        self._world = case.world
+        self._schedule = FaultSchedule(case.plan)
+        self._plant = plant
+        self._result = CaseResult(fired=self._schedule.fired)
+        self._checkpoint: Checkpoint | None = None
+        self._calls: deque[str] | None = deque(maxlen=NUM_LAST_CALLS) if keep_calls else None
+
+    def run(self) -> CaseResult:
+        result = self._result
+        for number in range(1, MOST_SESSIONS + 1):
+            is_last = number == MOST_SESSIONS
+            if is_last:
+                self._schedule.is_over = True
+            session = _Session(self, number)
+            try:
+                outcome = session.run()
+            # Whatever goes wrong is a finding, and what the harness is for.
+            except Exception as error:
+                result.failure = f"session {number}: {type(error).__name__}: {error}"
+                result.waits = session.waits
+                result.last_calls = list(self._calls or ())
+                return result
+            finally:
+                result.num_events += session.loop.num_callbacks
+            result.outcomes.append(outcome)
+            if outcome == "finished":
+                return result
+        result.failure = f"the last session, without faults, ended with {result.outcomes[-1]}"
+        return result
+
+
+class _Session:
+    """One process of the control plane, from a start or a resume to its end."""
+
+    def __init__(self, case: _Case, number: int) -> None:
+        self.loop = VirtualTimeLoop()
+        self.waits = ""
+        self._case = case
+        self._number = number
+        self._ports = FaultyWorld(case._schedule)
+        self._problems: list[str] = []
+
+    def run(self) -> str:
+        """Its outcome. Raises AssertionError and whatever else a run must not end with."""
+        try:
+            return run_virtual(self._main(), self.loop)
+        except CrashError:
+            return "crashed"
+
+    async def _main(self) -> str:
+        case = self._case
+        sizes = case._world
+        self._store = FaultyStore(case._schedule, on_saved=self._saved)
+        reward = FaultyReward(sizes.reward(), case._schedule)
+        config = replace(sizes.config(), wrap_ports=self._ports.wrap, saver=self._store, reward=reward)
+        if sizes.test_freq > 0:
+            config = replace(config, validate=sizes.validator(reward))
+        world = build_world(config)
+        self._store.trainer = self._ports.trainer
+        checks = self._watch(world)
+        if case._checkpoint is not None:
+            world.session.load_state_dict(json.loads(json.dumps(case._checkpoint.state)))
+            world.trainer.trained = list(case._checkpoint.trained)
+        if case._plant is not None:
+            case._plant(world)
+        self._schedule_process_faults(world, checks)
+        return await self._run(world)
+
+    def _watch(self, world: World) -> SessionChecks:
+        """Invariants after every event, and everything that is known when it fails."""
+        case = self._case
+        invariants = InvariantChecker(world.session, world.standalone, world.hybrid, world.devices)
+        trained = case._checkpoint.trained if case._checkpoint is not None else ()
+        checks = SessionChecks(case._world, world, self._ports, invariants, trained, self._number > 1)
+        assert self._ports.trainer is not None
+        self._ports.trainer.on_train = checks.on_train
+        self.loop.after_events = lambda: self._look(world, checks)
+        self.loop.describe_waits = lambda: world.session.board.describe(self.loop.time())
+        if case._calls is not None:
+            calls, number = case._calls, self._number
+            case._schedule.on_call = lambda call: calls.append(f"session {number} t={self.loop.time():.3f} {call}")
+        return checks
+
+    def _look(self, world: World, checks: SessionChecks) -> None:
+        try:
+            checks.after_events()
+            assert not self._problems, self._problems[0]
+        except CrashError:
+            # What the dying process still does when it is cancelled reaches no disk.
+            self._store.is_gone = True
+            raise
+        except AssertionError:
+            self.waits = world.session.board.describe(self.loop.time())
+            raise
+
+    async def _run(self, world: World) -> str:
+        error: SwingshiftError | None = None
+        try:
+            outcome = await world.session.run()
+        except SwingshiftError as ended:
+            error, outcome = ended, type(ended).__name__
+        except Exception:
+            self.waits = world.session.board.describe(self.loop.time())
+            raise
+        assert not self._problems, self._problems[0]
+        fired = self._case._schedule.fired
+        ended_as = Ended(outcome, error, world, self._case._world, fired)
+        may_end_with(ended_as)
+        check_end(ended_as, self._leftovers())
+        return outcome
+
+    def _leftovers(self) -> list[str]:
+        """Tasks that the session left behind, other than calls that are on their way to another process."""
+        known = {asyncio.current_task(), *(job for process in self._ports.processes for job in process.jobs)}
+        return [task.get_name() for task in asyncio.all_tasks() if task not in known]
+
+    # --- what happens to whole processes ----------------------------------------------------------------------
+
+    def _schedule_process_faults(self, world: World, checks: SessionChecks) -> None:
+        for fault in self._case._schedule.timed(self._number):
+            self.loop.call_at(fault.seconds, self._happen, fault, world, checks)
+
+    def _happen(self, fault: Fault, world: World, checks: SessionChecks) -> None:
+        if fault.kind is FaultKind.CRASH:
+            checks.crash_at_s = self.loop.time()
+        elif fault.kind is FaultKind.STOP:
+            checks.is_stopping = True
+            world.session.stop("stopped")
+        else:
+            process = self._ports.process(fault.where)
+            if process is None:
+                return
+            if fault.kind is FaultKind.DIE:
+                process.die()
+            else:
+                process.freeze(fault.frozen_s)
+        self._case._schedule.happened(fault)
+
+    def _saved(self, state: dict[str, Any], trained: tuple[int, ...]) -> None:
+        """A checkpoint is on the disk."""
+        before = self._case._checkpoint
+        try:
+            check_checkpoint(state, trained, before.state if before is not None else None)
+        except AssertionError as error:
+            self._problems.append(str(error))
+        self._case._checkpoint = Checkpoint(json.loads(json.dumps(state)), trained)
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Runs that are meant to fail say so at length."""
+    loggers = [logging.getLogger(name) for name in ("swingshift", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,90 @@
+"""What a step measures: its row by hand, what a policy is told, and the same again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from step_builders import (
+    Rewards,
+    ScriptedSwitch,
+    step_world,
+)
+
+from swingshift.core.buffer import StoreRules
+from swingshift.sim.workload import lognormal_lengths
+from swingshift.sim.world import simulate
+
+
+async def _validate(client: object, version: int) -> dict[str, float]:
+    await asyncio.sleep(1.0)
+    return {"val/version": float(version)}
+
+
+def test_metrics_by_hand() -> None:
+    """Replicas decode 4 groups at once in 0.5 s; a mini-batch trains 0.2 s; a switch takes 20 ms and 11 ms."""
+    world = simulate(step_world(num_prompts=24))
+    first, second, third = (
+        {name: round(value, 6) for name, value in row.items() if name.startswith(("separate_async", "timing_s"))}
+        for row in world.rows
+    )
+    # Weight sync to 0.023, lent from 0.043; 8 groups are there at 0.543 and are trained until 0.954.
+    switch, decision = "separate_async/switch", "separate_async/decision"
+    assert first["timing_s/switch_wait"] == 0.5
+    assert first["timing_s/switch_to_trainer"] == 0.011 and first["timing_s/update_weights"] == 0.023
+    assert first["timing_s/switch_to_rollout"] == 0.021, "rebalancing (an abort) included"
+    assert first["timing_s/gen"] == 0.0 and first["timing_s/step"] == 0.955
+    assert [first[f"{switch}/{n}"] for n in ("threshold_ratio", "threshold")] == [0.5, 4]
+    assert [first[f"{switch}/{n}"] for n in ("wait_samples", "sample_wait_seconds", "idle")] == [0, 0, 0]
+    assert [first[f"{decision}/{n}"] for n in ("sampleable_count", "remaining")] == [0, 4]
+    unknown = ("per_sample_time_seconds", "benefit_seconds", "effective_switch_cost_seconds")
+    assert [first[f"{decision}/{n}"] for n in unknown] == [-1, -1, -1]
+    assert first[f"{decision}/should_switch_to_rollout"] == 1
+    # Groups begun at 0.543 lack 9 of 50 tokens after the sync: there at 1.067, 69 ms after the step began. The next
+    # four on the standalone replica begin then and are there at 1.567, waited for since 1.278.
+    assert second["timing_s/switch_wait"] == 0.069 and second["timing_s/gen"] == 0.289
+    assert [second[f"{switch}/{n}"] for n in ("wait_samples", "sample_wait_seconds", "idle")] == [4, 0.289, 1]
+    assert [second[f"{decision}/{n}"] for n in ("sampleable_count", "remaining")] == [0, 4]
+    assert second[f"{decision}/per_sample_time_seconds"] == 0.07225
+    assert second[f"{decision}/benefit_seconds"] == 0.1445, "half of it: one of two devices is standalone"
+    assert second[f"{decision}/effective_switch_cost_seconds"] == 0.031
+    # The last step: nothing is lent after it.
+    assert third["timing_s/switch_to_rollout"] == 0.0 and third[f"{decision}/should_switch_to_rollout"] == 0
+
+
+def test_a_policy_is_told_what_a_step_was_like() -> None:
+    """The run of above: 8 groups in 0.5 s lent, and so on; the start of the run is not a switch."""
+    policy = ScriptedSwitch(wanted=4)
+    simulate(step_world(num_prompts=24, policy=policy))
+    first, second, _ = policy.outcomes
+    assert (first.sample_wait_s, first.wait_samples) == (0.0, 0)
+    assert first.duration_s == pytest.approx(0.911)
+    assert first.lent_rate == pytest.approx(8 / 0.5) and first.alone_rate == pytest.approx(0.0)
+    assert (second.sample_wait_s, second.wait_samples) == (pytest.approx(0.289), 4)
+    assert second.lent_rate == pytest.approx(4 / 0.069) and second.alone_rate == pytest.approx(4 / 0.7)
+    assert policy.switches_s == [
+        ("to_trainer", pytest.approx(0.011)),
+        ("to_rollout", pytest.approx(0.02)),
+        ("to_trainer", pytest.approx(0.011)),
+        ("to_rollout", pytest.approx(0.02)),
+        ("to_trainer", pytest.approx(0.011)),
+    ]
+
+
+def test_the_same_world_gives_the_same_rows() -> None:
+    def once() -> tuple[list[dict[str, float]], list[int], list[Any]]:
+        config = step_world(
+            num_prompts=90,
+            num_standalone=2,
+            num_hybrid=2,
+            rules=StoreRules(2, filter_metric="reward"),
+            reward=Rewards(useless=lambda i: i % 6 == 0),
+            lengths=lognormal_lengths(50, 0.9, 100),
+            test_freq=3,
+            validate=_validate,
+        )
+        world = simulate(config)
+        return world.rows, world.trainer.trained, [(s.device, s.state, s.start_s, s.end_s) for s in world.spans]
+
+    assert once() == once()
