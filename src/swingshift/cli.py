@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from swingshift import __version__
+from swingshift.config.secrets import MaskingFormatter, Secrets
 from swingshift.errors import ConfigError, DataError, SwingshiftError
 from swingshift.sim.arguments import (
     COMMANDS,
@@ -353,7 +354,8 @@ def _set_up_logging(verbosity: int) -> None:
     console = levels[max(0, min(3, verbosity + 1))]
     handler = _StderrHandler()
     handler.setLevel(console)
-    logging.basicConfig(handlers=[handler], format="%(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s", Secrets()))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("swingshift").setLevel(min(console, logging.INFO))
 
 
@@ -407,6 +409,6 @@ def _warn(args: argparse.Namespace, text: str) -> None:
 
 def _fail(error: SwingshiftError, code: int) -> int:
     logger.info("failed", exc_info=error)
-    for line in (str(error) or type(error).__name__).splitlines():
+    for line in Secrets().mask_text(str(error) or type(error).__name__).splitlines():
         print(f"error: {line}", file=sys.stderr)
     return code

@@ -58,7 +58,7 @@ BAD = [
     (["trainer.default_local_dir=''"], "trainer.default_local_dir=''", "empty"),
     # not one of the choices
     (["trainer.device=gpu"], "trainer.device='gpu'", "auto, cpu, cuda"),
-    (["trainer.logger=[console,wandb]"], "trainer.logger[1]='wandb'", "console, jsonl"),
+    (["trainer.logger=[console,comet]"], "trainer.logger[1]='comet'", "console, jsonl"),
     (["reward.name=exact_mach"], "reward.name='exact_mach'", "did you mean exact_match?"),
     ([f"{ENGINE}.name=vllm"], f"{ENGINE}.name='vllm'", "torch"),
     (["trainer.resume_mode=false"], "trainer.resume_mode=false", "disable"),

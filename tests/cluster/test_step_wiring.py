@@ -12,7 +12,7 @@ from swingshift.config.loading import DEFAULT_FILE, load_config
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.errors import ConfigError, ReplayBufferError
-from swingshift.runtime.step_loop import StepSettings
+from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepSwitchPolicy
 
 MODE = "trainer.v1.trainer_mode"

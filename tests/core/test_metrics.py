@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swingshift.core.device_time import DEVICE_METRICS
 from swingshift.core.engine_work import ENGINE_METRICS
 from swingshift.core.metrics import (
     METRICS,
@@ -252,6 +253,7 @@ def test_a_cycles_row_by_hand() -> None:
         "timing_s/deactivate": 0.0,
         "timing_s/rebalance": 0.0,
         "timing_s/save": 0.0,
+        **{name: 0.0 for name, _, _ in DEVICE_METRICS},
         **{f"engine/{kind}/{name}": 0.0 for kind in ("standalone", "hybrid") for name, _, _ in ENGINE_METRICS},
         "actor/pg_loss": pytest.approx(0.3),
         "actor/kl": 0.1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import random
 from collections.abc import Callable
 
@@ -16,6 +17,9 @@ from swingshift.core.types import DeviceState as S
 from swingshift.observe.live_lanes import GLYPHS, LaneHistory, legend
 from swingshift.observe.live_state import LiveProbe, LiveState
 from swingshift.observe.live_view import LiveView, Status, read_status, sparkline
+from swingshift.runtime.session import StepMode
+from swingshift.runtime.step_loop import StepSettings
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.workload import lognormal_lengths
 from swingshift.sim.world import World, WorldConfig, simulate
@@ -267,9 +271,17 @@ def test_the_probe_sees_a_run_that_lends(lending: tuple[World, list[LiveState]])
     assert seen[-1].version > seen[0].version and any(s.decision for s in seen)
 
 
-def test_a_state_survives_json(lending: tuple[World, list[LiveState]]) -> None:
-    import json
+def test_the_probe_sees_training_in_global_steps() -> None:
+    policy = StepSwitchPolicy(HybridRolloutSwitchConfig(enable_switch=True), 8, 2, standalone_share=0.5)
+    mode = StepMode(StepSettings(8, 2), policy)
+    _, seen = simulate_probed(WorldConfig(staleness_threshold=1.0, step_mode=mode))
+    assert {s.lending for s in seen} >= {"STANDALONE_ONLY", "HYBRID_ACTIVE"}
+    assert all(s.queue_capacity is None and s.staleness_samples is None for s in seen)
+    assert any(s.num_queued for s in seen) and any(s.num_inflight for s in seen)
+    assert all(LiveState.from_json(json.loads(json.dumps(s.to_json()))) == s for s in seen)
 
+
+def test_a_state_survives_json(lending: tuple[World, list[LiveState]]) -> None:
     for state in lending[1]:
         assert LiveState.from_json(json.loads(json.dumps(state.to_json()))) == state
 

@@ -12,7 +12,8 @@ from swingshift.core.types import SampleGroup
 from swingshift.errors import DataError
 from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer
 from swingshift.runtime.session import StepMode
-from swingshift.runtime.step_loop import StepLoop, StepSettings
+from swingshift.runtime.step_loop import StepLoop
+from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter
 from swingshift.schedule.step_switch import (
     EveryStepPolicy,

@@ -1,4 +1,4 @@
-"""Standalone replicas that die are restarted, get weights, and only then serve; hung ones are found; nothing stalls."""
+"""Standalone replicas that die are restarted, get weights, then serve; hung ones are found; nothing stalls."""
 
 from __future__ import annotations
 

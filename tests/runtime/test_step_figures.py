@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from step_builders import (
+    OFF,
+    SLOW_ROLLOUT,
     Rewards,
     ScriptedSwitch,
+    assert_conserved,
     step_world,
 )
 
@@ -51,6 +54,14 @@ def test_metrics_by_hand() -> None:
     assert second[f"{decision}/effective_switch_cost_seconds"] == 0.031
     # The last step: nothing is lent after it.
     assert third["timing_s/switch_to_rollout"] == 0.0 and third[f"{decision}/should_switch_to_rollout"] == 0
+
+
+def test_at_the_end_of_the_data_no_more_is_waited_for_than_can_come() -> None:
+    """The last step has two groups: its mini-batch of four waits for two, and the next one for none."""
+    world = simulate(step_world(num_prompts=18, switch=OFF, replica_cost=SLOW_ROLLOUT))
+    assert_conserved(world, 18)
+    assert world.rows[-1]["fully_async/trainer/step_consumed_samples"] == 2
+    assert world.rows[-1]["separate_async/switch/wait_samples"] == 2
 
 
 def test_a_policy_is_told_what_a_step_was_like() -> None:

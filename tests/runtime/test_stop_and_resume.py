@@ -11,6 +11,9 @@ import pytest
 from runtime_builders import CONFIGS, MemorySaver, fails_for, resume_from, stop_at
 
 from swingshift.core.types import SampleGroup
+from swingshift.runtime.session import StepMode
+from swingshift.runtime.step_record import StepSettings
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.workload import SimReward
 from swingshift.sim.world import World, WorldConfig, simulate
@@ -185,3 +188,18 @@ def test_failed_groups_are_not_tried_again_after_a_resume() -> None:
     second = simulate(config, resume_from(saver.last))
     assert sorted(first.trainer.trained + second.trainer.trained) == [i for i in range(41) if i != 2]
     assert second.rows[-1]["fully_async/count/failed_samples"] == 1
+
+
+def test_a_run_may_go_on_in_another_mode(caplog: pytest.LogCaptureFixture) -> None:
+    """What a policy has learnt in one mode says nothing about another: it starts afresh, and says so."""
+    saver = MemorySaver()
+    first = simulate(replace(CONFIGS["dynamic"], saver=saver), stop_at(2.0))
+    second = simulate(replace(CONFIGS["dynamic"], step_mode=separate_async()), resume_from(saver.last))
+    assert "starts afresh" in caplog.text
+    assert sorted(first.trainer.trained + second.trainer.trained) == list(range(41))
+
+
+def separate_async() -> StepMode:
+    settings = StepSettings(train_batch_size=8, parameter_sync_step=2, needs_warmup=True)
+    switch = HybridRolloutSwitchConfig(enable_switch=True)
+    return StepMode(settings, StepSwitchPolicy(switch, 8, 2, standalone_share=0.5))

@@ -18,7 +18,7 @@ def test_training_that_has_no_end_ends_the_run_and_nothing_is_saved_under_it() -
     config = WorldConfig(
         faults=PlannedFaults(delays_s={("trainer", "train"): 1e6}), train_timeout_s=30.0, saver=saver
     )
-    with pytest.raises(TrainerError, match=r"4 groups did not end within 30 s \(async_training.train_timeout_s\)") as e:
+    with pytest.raises(TrainerError, match=r"4 groups did not end within 30 s .*train_timeout_s") as e:
         simulate(config)
     assert saver.states == []
     assert any("nothing was saved" in note for note in e.value.__notes__)

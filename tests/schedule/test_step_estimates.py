@@ -121,13 +121,6 @@ def test_a_state_replaces_what_was_there() -> None:
     assert used.state_dict() == fresh and used == policy()
 
 
-def test_the_state_of_another_policy_is_left_alone() -> None:
-    built = measured(1.0, 2.0, IDLE)
-    for state in (EveryStepPolicy(BATCH).state_dict(), {"deactivate_ratio": 0.3, "per_sample_time_s": 1.0}):
-        built.load_state_dict(state)
-    assert built == measured(1.0, 2.0, IDLE)
-
-
 def test_a_smaller_window_takes_over_the_newest() -> None:
     before = policy()
     for seconds in (1.0, 2.0, 3.0):

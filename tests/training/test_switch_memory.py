@@ -11,7 +11,7 @@ import json
 import psutil
 import pytest
 import torch
-from training_builders import VOCAB, mixed_groups, tiny
+from training_builders import mixed_groups, tiny
 
 from swingshift.config import memory_plan_parts as parts
 from swingshift.config.loading import load_config
@@ -125,6 +125,8 @@ class Device:
 
 @pytest.fixture
 def make_device():
+    gc.collect()
+    gc.freeze()  # what is older is none of ours, and looking through it takes most of the time
     devices: list[Device] = []
 
     def make(*overrides: str) -> Device:
@@ -134,6 +136,7 @@ def make_device():
     yield make
     for device in devices:
         device.engine.close()
+    gc.unfreeze()
 
 
 CASES = {
@@ -150,7 +153,7 @@ CASES = {
 def test_memory_is_where_it_was_after_hundreds_of_switches(make_device, case):
     device = make_device(*CASES[case])
     process = psutil.Process()
-    resting, lent, memory = set(), set(), 0
+    resting, memory = set(), 0
     for cycle in range(WARM_UP + CYCLES):
         device.train()
         if cycle >= WARM_UP:
@@ -163,12 +166,11 @@ def test_memory_is_where_it_was_after_hundreds_of_switches(make_device, case):
             memory = process.memory_info().rss
     gc.collect()
     assert len(resting) == 1, "the same tensors every time, to the byte"
-    assert process.memory_info().rss - memory < 24 * MIB
+    assert process.memory_info().rss - memory < 4 * MIB, "20 KB a switch would show"
     device.lend()
-    lent.add(tensor_bytes())
     plan = make_memory_plan(device.config, device.sizes, "cpu", Capacity(None, None))
     switching, while_lent = (d for d in plan.devices if d.state in ("switching", "lent"))
-    extra = sum(parts.keeps_proximal(device.config) * parts.weight_bytes(device.config, device.sizes) for _ in "1")
+    extra = parts.weight_bytes(device.config, device.sizes) if parts.keeps_proximal(device.config) else 0
     tables = resting.pop() - sum(switching.parts[name] for name in ("weights", "gradients", "optimizer")) - extra
     assert 0 <= tables <= while_lent.parts["engine's work"], "of the engine, as long as it lives"
     assert device.highest <= max(switching.total, while_lent.total) + extra + tables + NORM_COPIES
@@ -199,7 +201,6 @@ def test_what_is_there_in_each_state(make_device, case):
     assert tensor_bytes() == before - gone
     device.train()
     assert tensor_bytes() == before
-    assert VOCAB == sizes.vocab_size
 
 
 def test_optimizer_state_moves_as_configured(make_device, monkeypatch):

@@ -13,7 +13,6 @@ import gc
 import importlib
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -58,18 +57,18 @@ class DeviceActor:
     # --- start ------------------------------------------------------------------------------------------------
 
     async def rendezvous(self) -> str:
-        """Rank 0: where the trainer's ranks meet."""
-        return f"tcp://{ray.util.get_node_ip_address()}:{_free_port()}"
+        """Rank 0: where the trainer's ranks meet, ``host:port``."""
+        return await self._in_thread(_free_address)
 
-    async def start(self, model_path: str, init_method: str | None = None) -> str:
+    async def start(self, model_path: str, meeting_place: str | None = None) -> str:
         """Load the model; join the other ranks; build the train worker and the engine. Says where it runs."""
-        self._parts = await self._in_thread(lambda: self._build(model_path, init_method))
+        self._parts = await self._in_thread(lambda: self._build(model_path, meeting_place))
         return f"process {os.getpid()} on {ray.util.get_node_ip_address()}"
 
-    def _build(self, model_path: str, init_method: str | None) -> DeviceParts:
+    def _build(self, model_path: str, meeting_place: str | None) -> DeviceParts:
         from swingshift.cluster.device_parts import build_parts
 
-        return build_parts(self._config, self._spec, self._device_name, model_path, init_method)
+        return build_parts(self._config, self._spec, self._device_name, model_path, meeting_place)
 
     # --- the engine's verbs -----------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ def _import_parts() -> None:
     gc.freeze()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+def _free_address() -> str:
+    from swingshift.cluster.rendezvous import free_address
+
+    return free_address(ray.util.get_node_ip_address())

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from swingshift.cluster.rendezvous import join
 from swingshift.cluster.specs import DeviceSpec
 from swingshift.config.plan import budget_numbers
+from swingshift.config.run_dir import profile_dir_of
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.engines.torch_engine import TorchEngine
 from swingshift.errors import ConfigError
+from swingshift.training.profiling import RolloutProfiler, Traces, TrainProfiler
 from swingshift.training.worker import TorchTrainWorker
 
 
@@ -28,7 +30,7 @@ class DeviceParts:
 
 
 def build_parts(
-    config: SwingshiftConfig, spec: DeviceSpec, device_name: str, model_path: str, init_method: str | None
+    config: SwingshiftConfig, spec: DeviceSpec, device_name: str, model_path: str, meeting_place: str | None
 ) -> DeviceParts:
     """Load the model and build what the device needs; on a trainer's rank, join the other ranks first.
 
@@ -39,7 +41,7 @@ def build_parts(
     device = torch.device(device_name)
     model = _load(config, model_path).to(device)
     is_trainer = spec.rank is not None
-    worker = _build_worker(config, spec, device, model, model_path, init_method) if is_trainer else None
+    worker = _build_worker(config, spec, device, model, model_path, meeting_place) if is_trainer else None
     if is_trainer and not config.lends:
         return DeviceParts(None, worker)
     return DeviceParts(_build_engine(config, spec, device, model), worker)
@@ -52,6 +54,8 @@ def _load(config: SwingshiftConfig, model_path: str) -> torch.nn.Module:
             model_path,
             dtype=getattr(torch, model_config.dtype),
             trust_remote_code=model_config.trust_remote_code,
+            # Other formats are pickles, and a pickle may run code.
+            use_safetensors=True,
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -67,16 +71,12 @@ def _build_worker(
     device: torch.device,
     model: torch.nn.Module,
     model_path: str,
-    init_method: str | None,
+    meeting_place: str | None,
 ) -> TorchTrainWorker:
     assert spec.rank is not None
     if spec.world_size > 1:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            init_method=init_method,
-            rank=spec.rank,
-            world_size=spec.world_size,
-        )
+        assert meeting_place is not None
+        join(meeting_place, "nccl" if device.type == "cuda" else "gloo", spec.rank, spec.world_size)
     return TorchTrainWorker(
         model,
         config.actor_rollout_ref.actor,
@@ -88,12 +88,16 @@ def _build_worker(
         rank=spec.rank,
         world_size=spec.world_size,
         tokenizer_dir=Path(model_path) if Path(model_path).is_dir() else None,
+        profiler=TrainProfiler(_traces(config, spec, device)),
     )
 
 
 def _build_engine(config: SwingshiftConfig, spec: DeviceSpec, device: torch.device, model: Any) -> TorchEngine:
     rollout = config.actor_rollout_ref.rollout
     is_trainer = spec.rank is not None
+    decode_steps = config.global_profiler.num_decode_steps
+    # A process can hold one trace at a time, and on a trainer's device it is the train worker's.
+    traced = not is_trainer and decode_steps > 0
     return TorchEngine(
         model,
         max_num_seqs=rollout.max_num_seqs,
@@ -105,4 +109,10 @@ def _build_engine(config: SwingshiftConfig, spec: DeviceSpec, device: torch.devi
         seed=config.trainer.seed * 10_007 + spec.core_index,
         shares_weights=is_trainer,
         start_awake=not is_trainer,
+        profiler=RolloutProfiler(_traces(config, spec, device), decode_steps) if traced else None,
     )
+
+
+def _traces(config: SwingshiftConfig, spec: DeviceSpec, device: torch.device) -> Traces:
+    folder = profile_dir_of(config)
+    return Traces(config.global_profiler, folder, spec.name, on_cuda=device.type == "cuda")

@@ -24,7 +24,8 @@ from swingshift.training.warm_start import TINY, tiny_tokenizer
 logger = logging.getLogger(__name__)
 
 _KEY = "actor_rollout_ref.model.path"
-_WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+"""No other format: all others are pickles."""
 
 
 @dataclass(frozen=True, slots=True)

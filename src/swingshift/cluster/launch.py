@@ -23,11 +23,13 @@ from swingshift.cluster.placement import Pool, place_standalone, place_trainer
 from swingshift.cluster.ray_cluster import RayCluster
 from swingshift.cluster.replicas import RayStarter
 from swingshift.cluster.run_files import LOG_FILE, RunFiles
+from swingshift.cluster.step_wiring import step_mode
 from swingshift.cluster.wiring import compose
 from swingshift.config.document import to_yaml
 from swingshift.config.plan import budget_numbers, expected_groups, resolve_device_kind
 from swingshift.config.run_dir import CONFIG_FILE, prepare_run_dir
 from swingshift.config.schema import SwingshiftConfig
+from swingshift.config.secrets import MaskingFormatter, Secrets
 from swingshift.errors import TrainerError
 from swingshift.observe.live_run import check_exporter
 from swingshift.runtime.checkpoint import list_checkpoints, read_state
@@ -55,6 +57,8 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
     with Interrupts() as interrupts, OrphanWatch():
         inputs = read_inputs(config)
         check_exporter(config)
+        if config.trainer.v1.in_steps:
+            step_mode(config)  # a replay buffer of the user's own that cannot be used shows at once
         device_kind = resolve_device_kind(config)
         cluster = RayCluster(config, device_kind)
         try:
@@ -64,7 +68,7 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
                 await _connect(cluster, interrupts)  # before anything is written: is it large enough?
             folder = prepare_run_dir(config)
             (folder / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
-            with _log_to(folder / LOG_FILE):
+            with _log_to(folder / LOG_FILE, Secrets.of(config.model_dump())):
                 logger.info("configuration: %s", config_sources)
                 logger.info("%s", memory)
                 try:
@@ -115,7 +119,7 @@ async def _train(
         exit_reason = INTERRUPTED
         raise
     except BaseException as error:
-        exit_reason = f"{type(error).__name__}: {error}"
+        exit_reason = Secrets.of(config.model_dump()).mask_text(f"{type(error).__name__}: {error}")
         # Only for the run's log: the command line says what happened in its own way.
         logger.info("the run ends with an error", exc_info=True)
         raise
@@ -190,29 +194,29 @@ async def _start_actors(pools: list[Pool], model_path: str) -> None:
     trainer = pools[0]
     try:
         async with asyncio.timeout(START_TIMEOUT_S), asyncio.TaskGroup() as tasks:
-            init_method: str | None = None
+            meeting_place: str | None = None
             if len(trainer.actors) > 1:
-                init_method = await answer(trainer.actors[0].rendezvous.remote(), trainer.names[0])
+                meeting_place = await answer(trainer.actors[0].rendezvous.remote(), trainer.names[0])
             for pool in pools:
                 for actor, name in zip(pool.actors, pool.names, strict=True):
-                    tasks.create_task(_start_actor(actor, name, model_path, init_method))
+                    tasks.create_task(_start_actor(actor, name, model_path, meeting_place))
     except TimeoutError:
         raise TrainerError(f"the device processes were not ready within {START_TIMEOUT_S:g} s") from None
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
-async def _start_actor(actor: Any, name: str, model_path: str, init_method: str | None) -> None:
-    where = await answer(actor.start.remote(model_path, init_method), name)
+async def _start_actor(actor: Any, name: str, model_path: str, meeting_place: str | None) -> None:
+    where = await answer(actor.start.remote(model_path, meeting_place), name)
     logger.info("%s: %s", name, where)
 
 
 @contextlib.contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    """Everything the control plane logs goes to the run's log."""
+def _log_to(path: Path, secrets: Secrets) -> Iterator[None]:
+    """Everything the control plane logs goes to the run's log, secrets excepted."""
     root = logging.getLogger("swingshift")
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", secrets))
     root.addHandler(handler)
     try:
         yield

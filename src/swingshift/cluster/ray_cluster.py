@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -80,6 +82,9 @@ class RayCluster:
         # Its own folder, so that nobody who looks for a cluster on this machine finds ours. Paths of sockets must be
         # short, which those of other temporary folders are not everywhere.
         self._own_folder = tempfile.mkdtemp(prefix="swingshift-ray-", dir="/tmp" if os.name == "posix" else None)
+        # Whoever may talk to Ray may run code: a token of this run's own, and one that lies in no file.
+        if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         # A device on a machine without GPUs is one CPU as Ray counts them.
         num_devices = self._config.trainer.num_devices + self._config.rollout.num_devices
         try:
@@ -88,7 +93,8 @@ class RayCluster:
                 num_cpus=num_devices if self._device_kind == "cpu" else None,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
-                _temp_dir=self._own_folder,
+                # A folder inside, because Ray opens its own to everybody.
+                _temp_dir=str(Path(self._own_folder) / "r"),
                 **_QUIET,
             )
         except (RuntimeError, OSError, ray.exceptions.RayError) as error:

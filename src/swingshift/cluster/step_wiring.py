@@ -11,7 +11,7 @@ from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.errors import ConfigError
 from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer, check_buffer
 from swingshift.runtime.session import StepMode
-from swingshift.runtime.step_loop import StepSettings
+from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
 
 

@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from swingshift.config.keys import format_value
 from swingshift.config.plan import budget_numbers, expected_groups
 from swingshift.config.problems import Problem, raise_all
+from swingshift.config.profiler_checks import profiler_problems, profiler_warnings
 from swingshift.config.schema import RolloutCorrectionConfig, SwingshiftConfig
+from swingshift.config.secrets import MASK, masked_keys
 from swingshift.config.step_checks import step_problems, step_warnings
 from swingshift.errors import ConfigError, DataError
 
@@ -27,7 +29,9 @@ def check_config(config: SwingshiftConfig) -> list[str]:
             *_trainer_problems(config),
             *_size_problems(config),
             *_policy_problems(config),
+            *_masked_problems(config),
             *step_problems(config),
+            *profiler_problems(config),
         ]
     )
     return [
@@ -35,6 +39,7 @@ def check_config(config: SwingshiftConfig) -> list[str]:
         *_scheduling_warnings(config),
         *_correction_warnings(config),
         *step_warnings(config),
+        *profiler_warnings(config),
         *_ignored_warnings(config),
     ]
 
@@ -124,6 +129,15 @@ def _size_problems(config: SwingshiftConfig) -> Iterator[Problem]:
             f"{_ROLLOUT}.n=1",
             "algorithm.adv_estimator=grpo compares the responses to one prompt and would learn nothing; "
             "give at least 2",
+        )
+
+
+def _masked_problems(config: SwingshiftConfig) -> Iterator[Problem]:
+    for key in masked_keys(config.model_dump()):
+        yield _problem(
+            f"{key}={MASK}",
+            "stands for a secret that was left out when this configuration was written; give it again, best as "
+            "${oc.env:NAME}",
         )
 
 

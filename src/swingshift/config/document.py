@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from swingshift.config.keys import Key, all_keys, format_value
+from swingshift.config.secrets import mask_config
 from swingshift.config.section import Section
 
 _INTRODUCTION = """\
@@ -31,16 +32,17 @@ swingshift config show --defaults my.yaml           # every key
 swingshift train my.yaml --dry-run                  # devices, replicas, budget; trains nothing
 ```
 
-Unknown keys are errors. Every run writes its resolved configuration to `config.yaml` in its directory.
+Unknown keys are errors. Every run writes its resolved configuration to `config.yaml` in its directory, with secrets
+masked ([security.md](security.md#secrets)).
 """
 
 
 def to_yaml(config: Section, *, defaults: bool = True) -> str:
     """YAML of the whole configuration, or only of what differs from the defaults.
 
-    ``load_config`` reads it back to an equal configuration.
+    ``load_config`` reads it back to an equal configuration, but for secrets: they are masked.
     """
-    values = _escape(config.model_dump(exclude_defaults=not defaults))
+    values = _escape(mask_config(config.model_dump(exclude_defaults=not defaults)))
     return OmegaConf.to_yaml(OmegaConf.create(values)) if values else ""
 
 

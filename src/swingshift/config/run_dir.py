@@ -27,14 +27,27 @@ RUN_FILES = (
     "run.log",
     "run.png",
 )
-RUN_FOLDERS = ("checkpoints", "init_model", "tensorboard", "wandb")
+PROFILE_FOLDER = "profile"
+RUN_FOLDERS = ("checkpoints", "init_model", PROFILE_FOLDER, "tensorboard", "wandb")
 
+PRIVATE = 0o700
+"""Permissions of a run directory that a run makes."""
+
+_PARTS = (*RUN_FILES, CONFIG_FILE, *RUN_FOLDERS)
+_HALF_WRITTEN = (*(f"{name}.tmp" for name in RUN_FILES), *(f".{name}.partial" for name in RUN_FOLDERS))
+"""What files and folders are called until they are whole."""
 _RUN_SECTIONS = {"actor_rollout_ref", "async_training", "trainer"}
 _KEY = "trainer.default_local_dir"
 
 
 def run_dir_of(config: SwingshiftConfig) -> Path:
     return Path(config.trainer.default_local_dir).expanduser()
+
+
+def profile_dir_of(config: SwingshiftConfig) -> Path:
+    """Where ``global_profiler`` writes."""
+    chosen = config.global_profiler.save_path
+    return run_dir_of(config) / PROFILE_FOLDER if chosen is None else Path(chosen).expanduser()
 
 
 def check_run_dir(config: SwingshiftConfig) -> None:
@@ -60,7 +73,9 @@ def prepare_run_dir(config: SwingshiftConfig) -> Path:
     check_run_dir(config)
     folder = run_dir_of(config)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Prompts, answers and weights are in it: nobody else's, unless somebody made it before or opens it.
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass  # A read-only file system shows only when something is written.
         if config.trainer.overwrite:
@@ -104,12 +119,26 @@ def _check_previous_run(config: SwingshiftConfig, folder: Path) -> None:
         raise ConfigError(
             f"{_KEY}={folder}: the directory holds files that no run wrote; choose another or an empty one"
         )
-    if trainer.overwrite or trainer.resume_mode == "auto" or _resumes_within(config, folder):
+    if trainer.overwrite:
+        return
+    if trainer.resume_mode == "auto" or _resumes_within(config, folder):
+        _check_links(folder)
         return
     raise ConfigError(
         f"{_KEY}={folder}: the directory holds a previous run; set trainer.overwrite=true to replace it or "
         f"trainer.resume_mode=auto to go on with it, or choose another directory"
     )
+
+
+def _check_links(folder: Path) -> None:
+    """A run that goes on writes into what is there, and must not write elsewhere through a link."""
+    for name in (*_PARTS, *_HALF_WRITTEN):
+        entry = folder / name
+        if entry.is_symlink() and not entry.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(
+                f"{_KEY}={folder}: {name} in it is a link to {entry.readlink()}, and nothing is written through links "
+                "out of the directory; remove the link, or let the directory as a whole be where it leads"
+            )
 
 
 def _check_resume_path(config: SwingshiftConfig, folder: Path) -> None:
@@ -135,11 +164,11 @@ def _resumes_within(config: SwingshiftConfig, folder: Path) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run wrote and nothing else.
+    """Remove what a run wrote and nothing else; of links the links themselves.
 
     The mark of a run goes last, so that a clearing that was broken off can be repeated.
     """
-    for name in (*RUN_FOLDERS, *RUN_FILES, CONFIG_FILE):
+    for name in (*_HALF_WRITTEN, *RUN_FOLDERS, *RUN_FILES, CONFIG_FILE):
         entry = folder / name
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -19,6 +19,7 @@ from swingshift.config.model_schema import (
     ValKwargsConfig,
     WarmStartConfig,
 )
+from swingshift.config.profiler_schema import ProfilerConfig
 from swingshift.config.section import Section
 from swingshift.config.step_schema import FilterGroupsConfig, V1Config
 
@@ -30,6 +31,7 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "OptimConfig",
+    "ProfilerConfig",
     "PrometheusConfig",
     "RewardConfig",
     "RolloutConfig",
@@ -273,6 +275,7 @@ class SwingshiftConfig(Section):
     async_training: AsyncTrainingConfig = AsyncTrainingConfig()
     rollout: RolloutConfig = RolloutConfig()
     trainer: TrainerConfig = TrainerConfig()
+    global_profiler: ProfilerConfig = ProfilerConfig()
 
     @property
     def lends(self) -> bool:

@@ -83,8 +83,8 @@ class V1Config(Section):
 
     trainer_mode: TrainerMode = Field(
         default="fully_async",
-        description="`fully_async`: section `async_training`. The others train in global steps: `separate_async` with "
-        "rollout nodes of its own, `colocate_async` and `sync` on the trainer's devices alone.",
+        description="`fully_async`: section `async_training`. The others train in global steps: `separate_async` "
+        "with rollout nodes of its own, `colocate_async` and `sync` on the trainer's devices alone.",
     )
     parameter_sync_step: PositiveInt = Field(
         default=4, description="Mini-batches per global step, after which weights are synced."

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from swingshift.core.device_time import DEVICE_METRICS
 from swingshift.core.engine_work import ENGINE_METRICS
 from swingshift.core.types import ReplicaKind
 
@@ -123,6 +124,14 @@ _TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
     ("response_length/clip_ratio", "fraction", "num_clipped / step_consumed_trajectories", "ratio"),
 )  # fmt: skip
 
+
+def _reduction(name: str) -> Reduction:
+    """Of a metric about devices: those of the schedule are since the session began."""
+    if name.endswith("_s"):
+        return "last" if name.startswith("schedule/") else "sum"
+    return "ratio"
+
+
 METRICS: dict[str, MetricDefinition] = {
     **{name: MetricDefinition(name, unit, formula, red) for name, unit, formula, red in _TABLE},
     **{f"timing_s/{key}": MetricDefinition(f"timing_s/{key}", "s", text, "sum") for key, text in TIMINGS.items()},
@@ -133,6 +142,7 @@ METRICS: dict[str, MetricDefinition] = {
         for kind in ReplicaKind
         for name, unit, text in ENGINE_METRICS
     },
+    **{name: MetricDefinition(name, unit, text, _reduction(name)) for name, unit, text in DEVICE_METRICS},
 }
 
 _STEP_TABLE: tuple[tuple[str, str, str, Reduction], ...] = (

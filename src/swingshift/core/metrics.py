@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from swingshift.core.device_time import DeviceTimes
 from swingshift.core.engine_work import EngineMeter
 from swingshift.core.metric_table import (
     METRICS,
@@ -119,6 +120,7 @@ class CycleMetrics:
         self._b = num_standalone_devices
         self._sums = _Sums()
         self.engines = EngineMeter()
+        self.devices = DeviceTimes(num_hybrid_devices, num_standalone_devices)
         self.total_consumed_samples = 0
         self.stale_samples_processed = 0
         self.stale_trajectory_processed = 0
@@ -199,6 +201,7 @@ class CycleMetrics:
             **self._async_metrics(sums, rollout),
             **_sample_metrics(sums, self._a + self._b),
             **self.engines.close(),
+            **self.devices.close(),
         }
         assert row.keys() == METRICS.keys(), f"defined and emitted differ: {row.keys() ^ METRICS.keys()}"
         row.update({**workers, **(extra or {})})

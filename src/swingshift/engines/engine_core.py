@@ -17,6 +17,7 @@ from torch import Tensor
 from swingshift.core.types import FinishReason, GenerationRequest, TokenOutput, WeightVersion
 from swingshift.engines.answers import Answers
 from swingshift.engines.kv_cache import KVCache
+from swingshift.engines.profiler import EngineProfiler, NoProfiler
 from swingshift.engines.requests import check_request
 from swingshift.engines.runner import Runner
 from swingshift.engines.scheduler import Job, Response, Scheduler
@@ -31,12 +32,20 @@ class EngineCore:
     """All methods but ``status`` run on the engine's thread; user errors are raised, futures get outputs."""
 
     def __init__(
-        self, weights: ModelWeights, cache: KVCache, *, seed: int, version: WeightVersion, start_awake: bool
+        self,
+        weights: ModelWeights,
+        cache: KVCache,
+        *,
+        seed: int,
+        version: WeightVersion,
+        start_awake: bool,
+        profiler: EngineProfiler | None = None,
     ) -> None:
         self.scheduler = Scheduler()
         self._weights = weights
         self._cache = cache
-        self._runner = Runner(weights, cache, seed=seed)
+        self._profiler = profiler or NoProfiler()
+        self._runner = Runner(weights, cache, self._profiler, seed=seed)
         self._version = version
         self._state = EngineState.ASLEEP
         self._refusing = False
@@ -101,6 +110,7 @@ class EngineCore:
 
     def free(self) -> None:
         """Give back what the engine allocated; the model stays as it is."""
+        self._profiler.stop()
         self._runner.forget()
         self._cache.free()
         self._weights.decoder = None
@@ -201,6 +211,7 @@ class EngineCore:
         if version < self._version:
             raise ReplicaError(f"weight version {version} is older than the engine's {self._version}")
         self._abandon_update()
+        self._profiler.stop()
         self._updating = version
 
     def _abandon_update(self) -> None:
@@ -227,6 +238,7 @@ class EngineCore:
         self._weights.collect()
         self._version = version
         self._updating = None
+        self._profiler.weights_written(version)
 
     def _require_quiet(self, what: str) -> None:
         if self._state is EngineState.ACCEPTING:
@@ -241,6 +253,7 @@ class EngineCore:
 
     def step(self) -> None:
         """Let responses leave, join and move; then draw one token for each running one."""
+        self._profiler.before_step()
         start = time.perf_counter()
         plan = self.scheduler.plan(self._cache.num_slots)
         if plan:

@@ -10,6 +10,7 @@ from swingshift.engines.decode_batch import DecodeBatch, causal_windows
 from swingshift.engines.decoder import Decoder, RopeTable
 from swingshift.engines.kv_cache import KVCache
 from swingshift.engines.prefill import Prefill, batch_prefills, group_joins
+from swingshift.engines.profiler import EngineProfiler
 from swingshift.engines.sampling import sample
 from swingshift.engines.scheduler import Job, Plan, Response, Scheduler
 from swingshift.engines.weights import ModelWeights
@@ -18,9 +19,10 @@ from swingshift.engines.weights import ModelWeights
 class Runner:
     """Runs the responses in ``scheduler.rows`` on the weights and cache it was given."""
 
-    def __init__(self, weights: ModelWeights, cache: KVCache, *, seed: int) -> None:
+    def __init__(self, weights: ModelWeights, cache: KVCache, profiler: EngineProfiler, *, seed: int) -> None:
         self.weights = weights
         self.cache = cache
+        self._range = profiler.range
         rope = RopeTable(weights.model, cache.max_len, cache.dtype, cache.device)
         self._decoder = Decoder(weights.shape, rope)
         self._windows = causal_windows(cache.max_len, cache.dtype, cache.device)
@@ -48,7 +50,8 @@ class Runner:
             self.cache.move(source, target, moved.position)
         needed = self._store_kept(group_joins(plan.joins))
         for prefills in batch_prefills([p for p in needed if p.length]):
-            self._prefill(prefills, scheduler)
+            with self._range("prefill"):
+                self._prefill(prefills, scheduler)
         self.rows_changed(scheduler)
 
     def rows_changed(self, scheduler: Scheduler) -> None:
@@ -88,10 +91,12 @@ class Runner:
         if self._batch is None:
             self._batch = DecodeBatch(rows, self.cache, self._windows, self.weights.shape.vocab_size)
         batch = self._batch
-        logits = self._decoder.decode(decoder_weights, batch)
-        tokens, log_probs = sample(logits, batch.sampling, self._generator)
-        batch.advance(tokens)
-        return tokens.tolist(), log_probs.tolist()
+        with self._range("decode"):
+            logits = self._decoder.decode(decoder_weights, batch)
+        with self._range("sampling"):
+            tokens, log_probs = sample(logits, batch.sampling, self._generator)
+            batch.advance(tokens)
+            return tokens.tolist(), log_probs.tolist()
 
 
 def _still_waits(scheduler: Scheduler, job: Job, tokens: Tokens) -> bool:

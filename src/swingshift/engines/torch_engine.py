@@ -23,6 +23,7 @@ from swingshift.core.types import GenerationRequest, TokenOutput, WeightVersion
 from swingshift.engines.engine_core import EngineCore, PauseMode
 from swingshift.engines.kv_cache import KVCache, count_slots, cuda_kv_bytes
 from swingshift.engines.model_shape import ModelShape, check_supported
+from swingshift.engines.profiler import EngineProfiler
 from swingshift.engines.status import EngineState, EngineStatus
 from swingshift.engines.weights import ModelWeights
 from swingshift.errors import ReplicaDiedError, SwingshiftError
@@ -64,6 +65,7 @@ class TorchEngine:
         weight_version: WeightVersion = 0,
         shares_weights: bool = False,
         start_awake: bool = True,
+        profiler: EngineProfiler | None = None,
     ) -> None:
         config = model.config
         check_supported(config, max_model_len)
@@ -79,7 +81,9 @@ class TorchEngine:
         slots = count_slots(max_num_seqs, per_slot, available)
         cache = KVCache(shape, num_slots=slots, max_len=max_model_len, dtype=weights.dtype, device=where)
         with torch.no_grad():
-            self._core = EngineCore(weights, cache, seed=seed, version=weight_version, start_awake=start_awake)
+            self._core = EngineCore(
+                weights, cache, seed=seed, version=weight_version, start_awake=start_awake, profiler=profiler
+            )
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._death: BaseException | str | None = None

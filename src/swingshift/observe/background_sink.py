@@ -27,7 +27,7 @@ class BackgroundSink:
         open_sink: Callable[[], MetricSink],
         *,
         max_rows: int = 1000,
-        close_timeout_s: float = 60.0,
+        close_timeout_s: float = 30.0,
     ) -> None:
         self.num_left_out = 0
         self._name = name

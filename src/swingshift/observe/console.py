@@ -163,7 +163,7 @@ class _Panel:
         self._display.update(self._view(), refresh=True)
 
     def stop(self) -> None:
-        self._news = ""
+        self._news, self._left_s = "", None
         self._display.update(self._view())
         self._display.stop()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swingshift.config.schema import SwingshiftConfig
+from swingshift.config.secrets import mask_config
 from swingshift.observe.background_sink import BackgroundSink
 from swingshift.runtime.ports import MetricSink
 
@@ -34,7 +35,7 @@ def _wandb(config: SwingshiftConfig, folder: Path) -> MetricSink:
     from swingshift.observe.wandb_sink import WandbSink
 
     trainer = config.trainer
-    return WandbSink(folder, trainer.project_name, trainer.experiment_name, config.model_dump())
+    return WandbSink(folder, trainer.project_name, trainer.experiment_name, mask_config(config.model_dump()))
 
 
 def _mlflow(config: SwingshiftConfig, folder: Path) -> MetricSink:
@@ -42,4 +43,4 @@ def _mlflow(config: SwingshiftConfig, folder: Path) -> MetricSink:
 
     trainer = config.trainer
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / MLFLOW_FILE).resolve()}"
-    return MlflowSink(uri, trainer.project_name, trainer.experiment_name, config.model_dump())
+    return MlflowSink(uri, trainer.project_name, trainer.experiment_name, mask_config(config.model_dump()))

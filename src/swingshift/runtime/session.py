@@ -41,7 +41,8 @@ from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer
 from swingshift.runtime.restarts import ReplicaRestarts, RestartSettings
 from swingshift.runtime.rollouter import Rollouter
 from swingshift.runtime.signals import WaitBoard
-from swingshift.runtime.step_loop import StepLoop, StepSettings
+from swingshift.runtime.step_loop import StepLoop
+from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter
 from swingshift.runtime.train_loop import TrainLoop
 from swingshift.runtime.training_call import TrainingCall
@@ -176,6 +177,7 @@ class Session:
         self.client.on_death = self.controller.replica_died
         self.client.meter = self.metrics.engines
         self.metrics.engines.read_busy_s = self._rollout_s
+        self.metrics.devices.read = lambda: self.timeline.totals(self.now())
         assert len({r.id for r in replicas}) == len(replicas), "replica ids must differ"
 
     def _build_fully_async(self, policy: DynamicSchedulePolicyBase) -> None:
@@ -325,7 +327,7 @@ class Session:
             "queued": [group_to_json(g) for g in (*untrained, *self.rollouter.buffered())],
             "pending": [pending_to_json(p) for p in self.rollouter.pending()],
             "prompts": self._ports.prompts.state_dict(),
-            "policy": self.policy.state_dict(),
+            "policy": {"kind": type(self.policy).__name__, **self.policy.state_dict()},
             "switch_costs_s": list(self.controller.costs.round_trips_s),
             "metrics": self.metrics.state_dict(),
         }
@@ -336,7 +338,10 @@ class Session:
         self.train_loop.num_cycles = state["num_cycles"]
         self._offset_s = state["time_s"]
         self._ports.prompts.load_state_dict(state["prompts"])
-        self.policy.load_state_dict(state["policy"])
+        if state["policy"]["kind"] == type(self.policy).__name__:
+            self.policy.load_state_dict(state["policy"])
+        else:
+            logger.warning("the checkpoint is of policy %s; this one starts afresh", state["policy"]["kind"])
         self.controller.costs.round_trips_s[:] = state["switch_costs_s"]
         self.metrics.load_state_dict(state["metrics"])
         self.rollouter.restore(

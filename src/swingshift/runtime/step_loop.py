@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from swingshift.core.buffer import Evictions
 from swingshift.core.metrics import CycleMetrics
-from swingshift.core.step_metrics import StepFigures, step_metrics
+from swingshift.core.step_metrics import step_metrics
 from swingshift.core.types import DeviceState, SampleGroup, WeightVersion
 from swingshift.errors import ConfigError, NoReplicaError
 from swingshift.runtime.controller import DynamicResourceController
@@ -29,6 +29,7 @@ from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.observations import Decision, Question
 from swingshift.runtime.replay_buffer import StepBuffer
 from swingshift.runtime.rollouter import Buffered
+from swingshift.runtime.step_record import StepRecord, StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter
 from swingshift.runtime.stopwatch import Stopwatch
 from swingshift.runtime.training_call import TrainingCall
@@ -37,57 +38,6 @@ from swingshift.schedule.base import Rebalance
 from swingshift.schedule.step_switch import StepOutcome, StepPolicy, SwitchDecision
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StepSettings:
-    """Of one run in global steps. ``parameter_sync_step`` mini-batches make a step of ``train_batch_size`` groups."""
-
-    train_batch_size: int
-    parameter_sync_step: int
-    num_warmup_batches: int = 1
-    """Batches submitted before the first step's own, so that generation runs ahead of training."""
-    total_training_steps: int | None = None
-    needs_warmup: bool = False
-    """True: with nothing in flight before the first step the mode makes no sense (``separate_async``)."""
-
-    @property
-    def mini_batch_size(self) -> int:
-        return self.train_batch_size // self.parameter_sync_step
-
-
-@dataclass(slots=True)
-class _Step:
-    """What happened in the step under way."""
-
-    watch: Stopwatch
-    began_s: float
-    threshold: int = 0
-    sample_wait_s: float = 0.0
-    wait_samples: int = 0
-    is_idle: bool = False
-    evictions: Evictions = field(default_factory=Evictions)
-    rates: _Rates = field(default_factory=lambda: _Rates())
-    groups: list[SampleGroup] = field(default_factory=list)
-    """Of the newest mini-batch."""
-
-
-@dataclass(slots=True)
-class _Rates:
-    """Groups finished and seconds passed, with the devices lent and without."""
-
-    lent_s: float = 0.0
-    lent_groups: int = 0
-    alone_s: float = 0.0
-    alone_groups: int = 0
-
-    def add(self, is_lent: bool, seconds: float, groups: int) -> None:
-        if is_lent:
-            self.lent_s += seconds
-            self.lent_groups += groups
-        else:
-            self.alone_s += seconds
-            self.alone_groups += groups
 
 
 class StepLoop:
@@ -138,7 +88,7 @@ class StepLoop:
         self._decisions: list[Decision] = []
         self._num_ahead = 0
         """Groups outstanding when a step begins, as long as there are prompts."""
-        self._step = _Step(Stopwatch(now), now())
+        self._step = StepRecord(Stopwatch(now), now())
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -165,7 +115,7 @@ class StepLoop:
 
     async def _run_step(self, step: int) -> bool:
         """One global step; False if nothing was left to train on."""
-        self._step = _Step(Stopwatch(self._now), self._now())
+        self._step = StepRecord(Stopwatch(self._now), self._now())
         num_trained = 0
         with self._step.watch.time("step"):
             await self.on_step_begin(step)
@@ -377,14 +327,7 @@ class StepLoop:
         self._rate_mark = (now, generated)
 
     def _outcome(self) -> StepOutcome:
-        rates = self._step.rates
-        return StepOutcome(
-            duration_s=self._now() - self._step.began_s,
-            sample_wait_s=self._step.sample_wait_s,
-            wait_samples=self._step.wait_samples,
-            alone_rate=rates.alone_groups / rates.alone_s if rates.alone_s > 0.0 else None,
-            lent_rate=rates.lent_groups / rates.lent_s if rates.lent_s > 0.0 else None,
-        )
+        return self._step.outcome(self._now())
 
     # --- the end of a step ------------------------------------------------------------------------------------
 
@@ -393,23 +336,7 @@ class StepLoop:
         self.metrics.add_timings(current.watch.seconds)
         rollout = self._rollouter.reset_staleness(self.version)
         self.num_cycles += 1
-        figures = StepFigures(
-            threshold_ratio=self._policy.ratio,
-            wait_samples=current.wait_samples,
-            sample_wait_s=current.sample_wait_s,
-            is_idle=current.is_idle,
-            threshold=current.threshold,
-            sampleable_count=decision.sampleable_count,
-            remaining=decision.remaining,
-            per_sample_time_s=decision.per_sample_time_s,
-            benefit_s=decision.benefit_s,
-            switch_cost_s=decision.switch_cost_s,
-            lend=decision.lend,
-            evictions=current.evictions,
-            timings_s=current.watch.seconds,
-            validate_s=self._validate_s,
-            validate_groups=self._validate_groups,
-        )
+        figures = current.figures(decision, self._policy.ratio, self._validate_s, self._validate_groups)
         self._validate_s, self._validate_groups = 0.0, 0
         row = self.metrics.row(
             now=self._now(),

@@ -314,9 +314,6 @@ class StepSwitchPolicy:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """That of another policy (the run went on in another mode) says nothing about this one."""
-        if "ratio" not in state:
-            return
         self._ratio = float(state["ratio"])
         self._idle_steps, self._calm_steps = int(state["idle_steps"]), int(state["calm_steps"])
         self._wait_s, self._wait_samples = float(state["wait_s"]), float(state["wait_samples"])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from swingshift.core.routing import STRATEGIES
 from swingshift.sim.fault_plan import Fault, FaultKind, FaultPlan
 from swingshift.sim.soak_run import SoakCase
-from swingshift.sim.soak_world import CALL_TIMEOUT_S, TRAIN_TIMEOUT_S, Mode, SoakWorld
+from swingshift.sim.soak_world import CALL_TIMEOUT_S, RANDOM, TRAIN_TIMEOUT_S, Mode, SoakWorld
 
 SHORT_S = (0.0005, 0.02, 0.3)
 LONG_S = (CALL_TIMEOUT_S + 0.5, CALL_TIMEOUT_S * 2)
@@ -23,6 +23,8 @@ _WAYS_TO_FAIL = (FaultKind.ERROR, FaultKind.LOST, FaultKind.HANG, FaultKind.DELA
 _AT_WORKERS = (FaultKind.ERROR, FaultKind.DELAY, FaultKind.HANG)
 _WAYS_TO_DIE = (FaultKind.DIE, FaultKind.DIE_AFTER)
 REPLICA_VERBS = (
+    "generate",
+    "generate",
     "generate",
     "abort",
     "abort_requests",
@@ -66,11 +68,12 @@ def draw_world(rng: random.Random, seed: int) -> SoakWorld:
         kv_capacity_tokens=rng.choice((None, None, 40, 200)),
         max_num_seqs=rng.choice((1, 4, 8)),
         routing=rng.choice(("least_inflight", "least_inflight", *sorted(STRATEGIES))),
-        policy=rng.choice(("default", "default", "fixed_ratio", "static_fully_async")),
-        deactivate_ratio=rng.choice((0.1, 0.3, 0.6, 1.0)),
+        policy=rng.choice(("default", "default", "fixed_ratio", "static_fully_async", RANDOM, RANDOM)),
+        deactivate_ratio=rng.choice((0.02, 0.1, 0.3, 0.6, 1.0)),
         enable_rebalance=rng.random() < 0.7,
+        answer_jitter_s=rng.choice((0.0, 0.0, 0.05, 0.5)),
         verb_s=rng.choice((0.0, 0.01, 0.2)),
-        train_per_group_s=rng.choice((0.0, 0.05, 0.5)),
+        train_per_group_s=rng.choice((0.0, 0.05, 0.5, 3.0)),
         reward_s=rng.choice((0.0, 0.0, 0.1)),
         has_restarts=rng.random() < 0.4,
         max_restarts=rng.choice((1, 3)),
@@ -123,11 +126,12 @@ def _replica_fault(rng: random.Random, world: SoakWorld) -> Fault:
 
 
 def _trainer_fault(rng: random.Random) -> Fault:
-    verb = rng.choice(TRAINER_VERBS)
+    verb = rng.choice(("train", *TRAINER_VERBS))
     if verb != "train":
         return _call_fault(rng, f"trainer.{verb}", (*_WAYS_TO_FAIL, *_WAYS_TO_DIE))
     # Training that raises has not happened: that is what the port promises. It may take too long, though.
     kinds = [kind for kind in (*_WAYS_TO_FAIL, *_WAYS_TO_DIE) if kind is not FaultKind.LOST]
+    kinds += [FaultKind.DELAY, FaultKind.LATE]
     return _call_fault(rng, "trainer.train", kinds, (TRAIN_TIMEOUT_S + 1.0, TRAIN_TIMEOUT_S * 1.5))
 
 
@@ -154,7 +158,7 @@ def _process_fault(rng: random.Random, world: SoakWorld) -> Fault:
     if draw < 0.35:
         return Fault("run", FaultKind.CRASH, session, seconds)
     if draw < 0.5:
-        return Fault("run", FaultKind.STOP, session, seconds)
+        return Fault("run", rng.choice((FaultKind.STOP, FaultKind.STOP, FaultKind.CANCEL)), session, seconds)
     name = rng.choice((*replica_names(world), "trainer"))
     if draw < 0.8:
         return Fault(name, FaultKind.DIE, session, seconds)

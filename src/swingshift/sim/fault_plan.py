@@ -38,9 +38,11 @@ class FaultKind(StrEnum):
     """``run`` only: everything dies at once, nothing can be saved."""
     STOP = "stop"
     """``run`` only: Ctrl-C."""
+    CANCEL = "cancel"
+    """``run`` only: Ctrl-C for the second time."""
 
 
-PROCESS_KINDS = frozenset({FaultKind.DIE, FaultKind.FREEZE, FaultKind.CRASH, FaultKind.STOP})
+PROCESS_KINDS = frozenset({FaultKind.DIE, FaultKind.FREEZE, FaultKind.CRASH, FaultKind.STOP, FaultKind.CANCEL})
 """What can happen to a process at a moment, whatever it is doing."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from swingshift.core.types import GenerationRequest, Prompt, SampleGroup, TokenOutput, WeightVersion
 from swingshift.errors import CheckpointError, DataError, ReplicaDiedError, ReplicaError, TrainerError
@@ -18,24 +18,41 @@ from swingshift.sim.replica import SimReplica
 from swingshift.sim.trainer import SimTrainer
 
 
-class FaultyReplica:
-    """``requests``: who is being asked for right now. ``on_request`` hears of each request as it comes."""
+class RequestWatch(Protocol):
+    """Who looks at the requests that replicas get."""
 
-    def __init__(self, inner: SimReplica, schedule: FaultSchedule) -> None:
+    def requested(self, replica_id: str, request: GenerationRequest) -> None: ...
+
+    def answered(self, request: GenerationRequest, outputs: Sequence[TokenOutput]) -> None: ...
+
+
+class FaultyReplica:
+    """``requests``: who is being asked for right now. ``watch`` sees requests as they come, and their answers.
+
+    ``jitter_s()``: how long the next answer is under way.
+    """
+
+    def __init__(
+        self, inner: SimReplica, schedule: FaultSchedule, watch: RequestWatch, jitter_s: Callable[[], float]
+    ) -> None:
         self.id, self.kind, self.devices = inner.id, inner.kind, inner.devices
         self.inner = inner
-        self.process = FaultyProcess(
-            inner.id, schedule, fail=ReplicaError, died=ReplicaDiedError, kill=inner.die
-        )
+        self.process = FaultyProcess(inner.id, schedule, fail=ReplicaError, died=ReplicaDiedError, kill=inner.die)
         self.requests: set[str] = set()
-        self.on_request: Callable[[str, str], None] = lambda replica_id, request_id: None
+        self._watch = watch
+        self._jitter_s = jitter_s
 
     async def generate(self, request: GenerationRequest) -> tuple[TokenOutput, ...]:
         self.requests.add(request.request_id)
-        self.on_request(self.id, request.request_id)
+        self._watch.requested(self.id, request)
         try:
             # An engine drops a request whose caller has gone away.
-            return await self.process.call("generate", lambda: self.inner.generate(request), outlives_caller=False)
+            outputs = await self.process.call("generate", lambda: self.inner.generate(request), outlives_caller=False)
+            jitter_s = self._jitter_s()
+            if jitter_s:
+                await asyncio.sleep(jitter_s)
+            self._watch.answered(request, outputs)
+            return outputs
         finally:
             self.requests.discard(request.request_id)
 
@@ -91,9 +108,7 @@ class FaultyTrainer:
     def __init__(self, inner: SimTrainer, schedule: FaultSchedule) -> None:
         self.devices = inner.devices
         self.inner = inner
-        self.process = FaultyProcess(
-            "trainer", schedule, fail=TrainerError, died=TrainerError, one_at_a_time=True
-        )
+        self.process = FaultyProcess("trainer", schedule, fail=TrainerError, died=TrainerError, one_at_a_time=True)
         self.saved: tuple[int, ...] = ()
         self.on_train: Callable[[Sequence[SampleGroup], WeightVersion], None] = lambda groups, version: None
 
@@ -200,22 +215,27 @@ class FaultyWorld:
     """All the ports of one session, wrapped. ``replicas``: those of now, by id."""
 
     schedule: FaultSchedule
+    watch: RequestWatch
+    jitter_s: Callable[[], float]
     replicas: dict[str, FaultyReplica] = field(default_factory=dict)
     trainer: FaultyTrainer | None = None
     processes: list[FaultyProcess] = field(default_factory=list)
     """Those that were replaced, too."""
-    on_request: Callable[[str, str], None] = lambda replica_id, request_id: None
 
     def wrap(self, ports: Ports) -> Ports:
         assert isinstance(ports.trainer, SimTrainer)
         self.trainer = FaultyTrainer(ports.trainer, self.schedule)
         self.processes.append(self.trainer.process)
         starter = ports.starter
+        standalone = [self._replica(r) for r in ports.standalone]
+        hybrid = [self._replica(r) for r in ports.hybrid]
+        # Trainer and engine share the processes on the trainer's devices.
+        self.trainer.process.dies_with += [replica.process for replica in hybrid]
         return replace(
             ports,
             trainer=self.trainer,
-            standalone=[self._replica(r) for r in ports.standalone],
-            hybrid=[self._replica(r) for r in ports.hybrid],
+            standalone=standalone,
+            hybrid=hybrid,
             weight_sync=FaultyWeightSync(ports.weight_sync, self.trainer),
             prompts=FaultyPrompts(ports.prompts, self.schedule),
             starter=None if starter is None else FaultyStarter(starter, self.schedule, self._replica),
@@ -223,13 +243,10 @@ class FaultyWorld:
 
     def _replica(self, replica: Replica) -> FaultyReplica:
         assert isinstance(replica, SimReplica)
-        faulty = self.replicas[replica.id] = FaultyReplica(replica, self.schedule)
-        faulty.on_request = self._requested
+        faulty = FaultyReplica(replica, self.schedule, self.watch, self.jitter_s)
+        self.replicas[replica.id] = faulty
         self.processes.append(faulty.process)
         return faulty
-
-    def _requested(self, replica_id: str, request_id: str) -> None:
-        self.on_request(replica_id, request_id)
 
     def process(self, name: str) -> FaultyProcess | None:
         """None: this world has none of that name."""

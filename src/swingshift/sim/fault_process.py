@@ -35,6 +35,8 @@ class FaultyProcess:
     ) -> None:
         self.name = name
         self.is_dead = False
+        self.dies_with: list[FaultyProcess] = []
+        """Others in the same process."""
         self._schedule = schedule
         self._fail = fail
         self._died = died
@@ -57,6 +59,8 @@ class FaultyProcess:
             return
         self.is_dead = True
         self._thawed.set()
+        for other in self.dies_with:
+            other.die()
         if self._kill is not None:
             self._kill()
             return

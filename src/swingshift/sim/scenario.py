@@ -1,7 +1,8 @@
 """A scenario: everything that defines a simulated run, as a small YAML file.
 
-Sections ``async_training`` and ``v1`` (``trainer.v1``) have the key names of a training run's configuration. Costs follow from ``model``,
-``device`` and ``efficiency`` (see ``hardware``); keys of ``cost`` that are set replace what would follow.
+Sections ``async_training`` and ``v1`` (``trainer.v1``) have the key names of a training run's configuration. Costs
+follow from ``model``, ``device`` and ``efficiency`` (see ``hardware``); keys of ``cost`` that are set replace what
+would follow.
 """
 
 from __future__ import annotations

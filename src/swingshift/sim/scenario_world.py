@@ -6,7 +6,7 @@ from pathlib import Path
 
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.runtime.session import StepMode
-from swingshift.runtime.step_loop import StepSettings
+from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
 from swingshift.sim.bound import Split
 from swingshift.sim.scenario import Scenario

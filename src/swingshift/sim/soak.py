@@ -47,7 +47,9 @@ class SoakReport:
         self.num_events += other.num_events
 
 
-def soak(seeds: range, num_processes: int | None = None, on_done: Callable[[int], None] = lambda n: None) -> SoakReport:
+def soak(
+    seeds: range, num_processes: int | None = None, on_done: Callable[[int], None] = lambda n: None
+) -> SoakReport:
     """Run them all. ``on_done`` is told how many more are done."""
     report, started = SoakReport(), time.perf_counter()
     chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]

@@ -67,7 +67,9 @@ def _value(item: str) -> tuple[str, Any]:
             return name, {"True": True, "False": False, "None": None}[text]
         return name, float(text) if isinstance(default, float) else int(text)
     except ValueError:
-        raise ConfigError(f"--replay: {name}={text}: is no {type(default).__name__}; copy what a soak printed") from None
+        raise ConfigError(
+            f"--replay: {name}={text}: is no {type(default).__name__}; copy what a soak printed"
+        ) from None
 
 
 def _fault(text: str) -> Fault:

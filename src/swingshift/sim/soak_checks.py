@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from swingshift.core.buffer import OffPolicyStrategy
 from swingshift.core.types import Sample, SampleGroup, WeightVersion
-from swingshift.runtime.ports import Replica
 from swingshift.runtime.rollouter import Rollouter
 from swingshift.sim.fault_ports import FaultyWorld
 from swingshift.sim.invariants import InvariantChecker
 from swingshift.sim.loop import VirtualTimeLoop
+from swingshift.sim.soak_requests import BalanceCheck, RequestChecks
 from swingshift.sim.soak_world import Mode, SoakWorld
 from swingshift.sim.world import World
 
@@ -32,6 +32,7 @@ class SessionChecks:
         sizes: SoakWorld,
         world: World,
         ports: FaultyWorld,
+        requests: RequestChecks,
         invariants: InvariantChecker,
         trained: Sequence[int],
         is_resumed: bool,
@@ -48,10 +49,10 @@ class SessionChecks:
         self._lengths = sizes.lengths()
         self._version: WeightVersion = -1
         self._balance = BalanceCheck(world) if sizes.routing == "least_inflight" else None
+        requests.balance = self._balance
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
         self._loop = loop
-        ports.on_request = self._on_request
 
     def after_events(self) -> None:
         self._invariants.after_events()
@@ -72,10 +73,6 @@ class SessionChecks:
             raise CrashError
         assert now < LONGEST_S, f"no end after {now:.0f} virtual seconds"
         assert self._loop.num_callbacks < MOST_CALLBACKS, f"no end after {self._loop.num_callbacks} events"
-
-    def _on_request(self, replica_id: str, request_id: str) -> None:
-        if self._balance is not None:
-            self._balance.chosen(replica_id, request_id)
 
     # --- batches ----------------------------------------------------------------------------------------------
 
@@ -100,7 +97,9 @@ class SessionChecks:
             ages = [version - group.submit_version + 1 for group in groups]
             assert max(ages) <= rules.max_off_policy_threshold, f"trained on groups of age {max(ages)}"
 
-    def _check_sample(self, name: str, group: SampleGroup, index: int, sample: Sample, version: WeightVersion) -> None:
+    def _check_sample(
+        self, name: str, group: SampleGroup, index: int, sample: Sample, version: WeightVersion
+    ) -> None:
         size, expected = len(sample.token_ids), min(self._lengths(str(group.group_id), index), self._sizes.max_tokens)
         if self._is_resumed:
             # What becomes of tokens from a checkpoint is drawn again, for another place in the request.
@@ -116,53 +115,3 @@ class SessionChecks:
         if self._sizes.mode is Mode.SYNC and not self._is_resumed:
             # A run that is stopped in mid-step trains on the rest of its batch after the next weight sync.
             assert versions == [version], f"{name} is off-policy at version {version}: {versions}"
-
-
-class BalanceCheck:
-    """Least in flight, and of equals the one that has had its load longest: an oracle apart from the routing table.
-
-    A request that was on a replica may return to it while that replica's life lasts.
-    """
-
-    def __init__(self, world: World) -> None:
-        self._table = world.session.balancer.table
-        self._since: dict[str, tuple[int, int]] = {}
-        """By replica: its load, and how many changes of load there had been when it came to have it."""
-        self._num_changes = 0
-        self._best = ""
-        self._last: dict[str, str] = {}
-        """By request: who had it."""
-        self._on_load = world.session.balancer.on_load
-        world.session.balancer.on_load = self._load_changed
-
-    def look(self) -> None:
-        """Who came and went since the last time."""
-        loads = self._table.loads()
-        if self._since.keys() == loads.keys():
-            return
-        for gone in [r for r in self._since if r not in loads]:
-            del self._since[gone]
-            self._last = {request: r for request, r in self._last.items() if r != gone}
-        for replica_id in loads:
-            if replica_id not in self._since:
-                # Its load is told in the calls to come.
-                self._note(replica_id, 0)
-
-    def chosen(self, replica_id: str, request_id: str) -> None:
-        """Called right after the choice, in the same step."""
-        if self._last.get(request_id) != replica_id:
-            assert replica_id == self._best, f"{replica_id} got request {request_id}, it was {self._best}'s turn"
-        self._last[request_id] = replica_id
-
-    def _load_changed(self, replica: Replica, load: int) -> None:
-        self._on_load(replica, load)
-        self.look()
-        if replica.id not in self._since:
-            return
-        if load > self._since[replica.id][0]:
-            self._best = min(self._since, key=self._since.__getitem__)
-        self._note(replica.id, load)
-
-    def _note(self, replica_id: str, load: int) -> None:
-        self._num_changes += 1
-        self._since[replica_id] = (load, self._num_changes)

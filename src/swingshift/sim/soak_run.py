@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swingshift.errors import SwingshiftError
+from swingshift.errors import DataError, SwingshiftError
 from swingshift.sim.fault_plan import Fault, FaultKind, FaultPlan, FaultSchedule
 from swingshift.sim.fault_ports import FaultyReward, FaultyStore, FaultyWorld
 from swingshift.sim.invariants import InvariantChecker
 from swingshift.sim.loop import VirtualTimeLoop, run_virtual
 from swingshift.sim.soak_checks import CrashError, SessionChecks
+from swingshift.sim.soak_requests import RequestChecks
 from swingshift.sim.soak_verdict import Ended, check_checkpoint, check_end, may_end_with
 from swingshift.sim.soak_world import SoakWorld
 from swingshift.sim.world import World, build_world, rare_garbage_collection
@@ -92,7 +94,9 @@ class _Case:
             result.outcomes.append(outcome)
             if outcome == "finished":
                 return result
-        result.failure = f"the last session, without faults, ended with {result.outcomes[-1]}"
+        if not (self._world.filters and outcome == DataError.__name__):
+            # Else the filter has found nothing to train on, which no resume mends.
+            result.failure = f"the last session, without faults, ended with {outcome}"
         return result
 
 
@@ -104,8 +108,12 @@ class _Session:
         self.waits = ""
         self._case = case
         self._number = number
-        self._ports = FaultyWorld(case._schedule)
+        sizes = case._world
+        self._requests = RequestChecks(sizes.max_tokens, sizes.partial_rollout)
+        jitter = random.Random(f"jitter {sizes.seed} {number}")
+        self._ports = FaultyWorld(case._schedule, self._requests, lambda: jitter.uniform(0.0, sizes.answer_jitter_s))
         self._problems: list[str] = []
+        self._is_cancelled = False
 
     def run(self) -> str:
         """Its outcome. Raises AssertionError and whatever else a run must not end with."""
@@ -117,6 +125,9 @@ class _Session:
     async def _main(self) -> str:
         case = self._case
         sizes = case._world
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
         self._store = FaultyStore(case._schedule, on_saved=self._saved)
         reward = FaultyReward(sizes.reward(), case._schedule)
         config = replace(sizes.config(), wrap_ports=self._ports.wrap, saver=self._store, reward=reward)
@@ -138,7 +149,7 @@ class _Session:
         case = self._case
         invariants = InvariantChecker(world.session, world.standalone, world.hybrid, world.devices)
         trained = case._checkpoint.trained if case._checkpoint is not None else ()
-        checks = SessionChecks(case._world, world, self._ports, invariants, trained, self._number > 1)
+        checks = SessionChecks(case._world, world, self._ports, self._requests, invariants, trained, self._number > 1)
         assert self._ports.trainer is not None
         self._ports.trainer.on_train = checks.on_train
         self.loop.after_events = lambda: self._look(world, checks)
@@ -166,13 +177,19 @@ class _Session:
             outcome = await world.session.run()
         except SwingshiftError as ended:
             error, outcome = ended, type(ended).__name__
+        except asyncio.CancelledError:
+            if not self._is_cancelled:
+                raise
+            self._task.uncancel()
+            outcome = "cancelled"
         except Exception:
             self.waits = world.session.board.describe(self.loop.time())
             raise
         assert not self._problems, self._problems[0]
         fired = self._case._schedule.fired
         ended_as = Ended(outcome, error, world, self._case._world, fired)
-        may_end_with(ended_as)
+        if outcome != "cancelled":
+            may_end_with(ended_as)
         check_end(ended_as, self._leftovers())
         return outcome
 
@@ -190,6 +207,9 @@ class _Session:
     def _happen(self, fault: Fault, world: World, checks: SessionChecks) -> None:
         if fault.kind is FaultKind.CRASH:
             checks.crash_at_s = self.loop.time()
+        elif fault.kind is FaultKind.CANCEL:
+            self._is_cancelled = True
+            self._task.cancel()
         elif fault.kind is FaultKind.STOP:
             checks.is_stopping = True
             world.session.stop("stopped")

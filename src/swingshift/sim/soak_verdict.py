@@ -43,7 +43,7 @@ def is_harmful(fault: Fault) -> bool:
     """Can it make a call fail or break its deadline?"""
     if fault.kind in (FaultKind.DELAY, FaultKind.LATE):
         return fault.seconds > HARMLESS_S
-    return fault.kind not in (FaultKind.CRASH, FaultKind.STOP)
+    return fault.kind not in (FaultKind.CRASH, FaultKind.STOP, FaultKind.CANCEL)
 
 
 def _has_no_deadline(call: str) -> bool:
@@ -79,13 +79,13 @@ def may_end_with(ended: Ended) -> None:
         case StalledError():
             explained = any(fault.kind is FaultKind.HANG and _has_no_deadline(call) for call, fault in ended.fired)
         case DataError():
-            explained = ended.met("prompts", "reward") or by_replicas or ended.sizes.is_filtered
+            explained = ended.met("prompts", "reward") or by_replicas or ended.sizes.filters
     if not explained:
         raise AssertionError(f"ended with {name} though nothing explains it: {error}") from error
 
 
 def check_end(ended: Ended, leftovers: Sequence[str]) -> None:
-    """However a session ends, nothing of it is left; if it finished, every prompt was trained once or accounted for."""
+    """Nothing is left of a session that ended; if it finished, every prompt was trained once or accounted for."""
     session, world = ended.world.session, ended.world
     assert not leftovers, f"tasks are left behind: {', '.join(sorted(leftovers)[:5])}"
     waits = session.board.describe(0.0)

@@ -10,11 +10,12 @@ from swingshift.core.types import Prompt, SamplingParams
 from swingshift.runtime.ports import RewardFn
 from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.session import StepMode
-from swingshift.runtime.step_loop import StepSettings
+from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.validation import Validator
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.responses import Lengths
+from swingshift.sim.soak_policies import RandomPolicy, RandomStepPolicy
 from swingshift.sim.trainer import TrainerCost
 from swingshift.sim.workload import BernoulliReward, lognormal_lengths, tool_pauses
 from swingshift.sim.world import WorldConfig
@@ -26,6 +27,7 @@ HEALTH_CHECK_INTERVAL_S = 20.0
 START_TIMEOUT_S = 5.0
 REPLICA_WAIT_TIMEOUT_S = 1000.0
 LONGEST_RESPONSE = 200
+RANDOM = "random"
 
 
 class Mode(StrEnum):
@@ -73,9 +75,11 @@ class SoakWorld:
     max_num_seqs: int = 8
     routing: str = "least_inflight"
     policy: str = "default"
-    """Of the fully-asynchronous modes."""
+    """A registered one of the fully-asynchronous modes; ``random`` answers anything, in ``separate_async`` too."""
     deactivate_ratio: float = 0.6
     enable_rebalance: bool = True
+    answer_jitter_s: float = 0.0
+    """Answers to requests come up to so much after they were ready, each as it pleases."""
     verb_s: float = 0.01
     """What sleeping, waking, aborting, offloading and publishing take, each."""
     train_per_group_s: float = 0.05
@@ -101,6 +105,11 @@ class SoakWorld:
         return self.mode is not Mode.STATIC
 
     @property
+    def filters(self) -> bool:
+        """Groups of one response would all be of no use."""
+        return self.mode.in_steps and self.is_filtered and self.num_responses > 1
+
+    @property
     def collection_size(self) -> int:
         """Groups the trainer takes at once."""
         return self.ppo_mini_batch_size * (1 if self.mode.in_steps else self.require_batches)
@@ -117,7 +126,7 @@ class SoakWorld:
 
     def rules(self) -> StoreRules:
         strategy = OffPolicyStrategy.WAIT if self.waits_for_old else OffPolicyStrategy.DROP
-        return StoreRules(self.max_off_policy_threshold, strategy, "reward" if self.is_filtered else None)
+        return StoreRules(self.max_off_policy_threshold, strategy, "reward" if self.filters else None)
 
     def config(self) -> WorldConfig:
         """A fresh world; policies learn, so every session needs one of its own."""
@@ -127,7 +136,8 @@ class SoakWorld:
             num_hybrid=self.num_hybrid,
             devices_per_replica=self.devices_per_replica,
             lend=self.lends,
-            policy=self.policy,
+            policy="default" if self.policy == RANDOM else self.policy,
+            policy_object=RandomPolicy(self.seed) if self.policy == RANDOM and self.lends else None,
             deactivate_ratio=self.deactivate_ratio,
             ppo_mini_batch_size=self.ppo_mini_batch_size,
             require_batches=1 if in_steps else self.require_batches,
@@ -186,7 +196,9 @@ class SoakWorld:
     def _step_mode(self) -> StepMode:
         batch = self.ppo_mini_batch_size * self.num_collections
         policy: StepPolicy = EveryStepPolicy(batch)
-        if self.mode is Mode.SEPARATE_ASYNC:
+        if self.mode is Mode.SEPARATE_ASYNC and self.policy == RANDOM and self.lends:
+            policy = RandomStepPolicy(self.seed, batch)
+        elif self.mode is Mode.SEPARATE_ASYNC:
             policy = StepSwitchPolicy(
                 config=HybridRolloutSwitchConfig(enable_switch=self.enable_switch),
                 train_batch_size=batch,

@@ -12,11 +12,11 @@ from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan
 from swingshift.core.types import ReplicaKind, SamplingParams
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.cycle_report import CycleReport
+from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.ports import Replica, RewardFn
 from swingshift.runtime.restarts import RestartSettings
-from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.session import Ports, Saver, Session, SessionSettings, StepMode
-from swingshift.runtime.cycle_report import CycleReport
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults

@@ -28,6 +28,7 @@ from swingshift.training.losses import LossSettings, actor_loss, token_log_probs
 from swingshift.training.metrics import CollectionMetrics
 from swingshift.training.optimizer import FlatAdamW
 from swingshift.training.plan import Share, mini_batches, rank_chunks, train_groups
+from swingshift.training.profiling import TrainProfiler
 from swingshift.training.proximal import ProximalWeights
 from swingshift.training.weights import WeightManifest, named_weights, pack_weights
 
@@ -60,6 +61,7 @@ class TorchTrainWorker:
         process_group: dist.ProcessGroup | None = None,
         ref_model: nn.Module | None = None,
         tokenizer_dir: Path | None = None,
+        profiler: TrainProfiler | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         assert 0 <= rank < world_size
@@ -71,6 +73,7 @@ class TorchTrainWorker:
         self._world_size = world_size
         self._group = process_group
         self._tokenizer_dir = tokenizer_dir
+        self._profiler = profiler or TrainProfiler()
         self._clock = clock
         correction = correction or RolloutCorrectionConfig()
         self._settings = LossSettings(
@@ -115,6 +118,10 @@ class TorchTrainWorker:
             raise TrainerError("train() while the device is lent: call onload() first")
         if not groups:
             raise TrainerError(f"train() without groups at version {version}")
+        with self._profiler.call(version):
+            return self._train(groups, version)
+
+    def _train(self, groups: Sequence[SampleGroup], version: WeightVersion) -> TrainResult:
         timings: dict[str, float] = defaultdict(float)
         metrics = CollectionMetrics(self._device, decoupled=self._proximal is not None)
         with self._timed(timings, "adv"):
@@ -210,9 +217,10 @@ class TorchTrainWorker:
     @contextmanager
     def _timed(self, timings: dict[str, float], key: str) -> Iterator[None]:
         start = self._clock()
-        yield
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        with self._profiler.range(key):
+            yield
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
         timings[key] += self._clock() - start
 
     # --- lending the device ---

@@ -1,0 +1,48 @@
+"""Checks of ``global_profiler``: what would profile nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from swingshift.config.keys import format_value
+from swingshift.config.plan import budget_numbers, expected_groups
+from swingshift.config.problems import Problem
+from swingshift.config.schema import SwingshiftConfig
+
+_KEY = "global_profiler"
+
+
+def profiler_problems(config: SwingshiftConfig) -> Iterator[Problem]:
+    profiler = config.global_profiler
+    if profiler.tool is None:
+        return
+    if not profiler.steps:
+        key = f"{_KEY}.steps"
+        yield Problem(
+            key, f"{key}=[]: {_KEY}.tool={profiler.tool} profiles only chosen steps; list them, e.g. [2, 3]"
+        )
+    if profiler.save_path is not None and Path(profiler.save_path).expanduser().is_file():
+        key = f"{_KEY}.save_path"
+        yield Problem(key, f"{key}={profiler.save_path}: is a file, not a directory; choose another directory")
+
+
+def profiler_warnings(config: SwingshiftConfig) -> Iterator[str]:
+    profiler = config.global_profiler
+    if not profiler.steps:
+        return
+    steps = f"{_KEY}.steps={format_value(profiler.steps)}"
+    if profiler.tool is None:
+        yield f"{steps}: is ignored unless {_KEY}.tool=torch"
+        return
+    num_steps = _num_steps(config)
+    if num_steps is not None and (late := [step for step in profiler.steps if step > num_steps]):
+        yield f"{steps}: the run ends after {num_steps} steps, so {format_value(late)} never come"
+
+
+def _num_steps(config: SwingshiftConfig) -> int | None:
+    """Steps the run will have, if its configuration tells."""
+    groups = expected_groups(config)
+    of_data = None if groups is None else -(-groups // budget_numbers(config).step_required_samples)
+    limits = [n for n in (of_data, config.trainer.total_training_steps) if n is not None]
+    return min(limits, default=None)
