@@ -49,7 +49,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	for name in control_plane engine training weight_sync simulator live_vs_simulated; do \
+	for name in control_plane engine training weight_sync simulator observability live_vs_simulated; do \
 		echo "== $$name" && $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

@@ -30,9 +30,9 @@ from swingshift.core.types import (
     TokenOutput,
 )
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.queue import SampleQueue
-from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.rollouter import Rollouter
 from swingshift.runtime.signals import Signal, WaitBoard
 from swingshift.schedule import DynamicScheduleContext, build_policy

@@ -111,3 +111,10 @@ def test_data_that_are_a_pickle_are_refused(tmp_path, trap, name):
     (tmp_path / name).write_bytes(trap)
     with pytest.raises(DataError):
         load_file(str(tmp_path / name), DataConfig())
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:pathlib.Path.touch", "!!python/object/new:pathlib.Path"])
+def test_a_configuration_makes_no_objects(tmp_path, trap, tag):
+    (tmp_path / "my.yaml").write_text(f"data:\n  task_options: {{x: {tag} [{tmp_path / 'touched'}]}}\n")
+    with pytest.raises(ConfigError, match=r"my\.yaml"):
+        load_config([tmp_path / "my.yaml"], [])

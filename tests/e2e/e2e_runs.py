@@ -98,6 +98,13 @@ class Run:
         assert self.processes() == {}
         return self
 
+    def wait_until_gone(self) -> None:
+        """After the control process was killed: until its device processes and everything else noticed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.05)
+
     def end(self) -> None:
         """Whatever happened: leave nothing of it behind."""
         if self.process.poll() is None:

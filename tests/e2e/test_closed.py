@@ -75,7 +75,9 @@ def check_ray(run):
     assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     [server] = [pid for pid, title in run.processes().items() if "gcs_server" in title.partition(" ")[0]]
     [port] = [c.laddr.port for c in psutil.Process(server).net_connections("inet") if c.status == psutil.CONN_LISTEN]
-    token = psutil.Process(server).environ()["RAY_AUTH_TOKEN"]
+    environment = psutil.Process(server).environ()
+    assert environment["RAY_USAGE_STATS_ENABLED"] == "0", "Ray tells nobody"
+    token = environment["RAY_AUTH_TOKEN"]
     own_token = Path.home() / ".ray" / "auth_token"
     assert not own_token.exists() or own_token.read_text().strip() != token, "each run has a token of its own"
     without = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}

@@ -61,3 +61,43 @@ def test_a_damaged_state_is_seen_before_anything_starts(tiny_model, tmp_path, ca
     out, err = capfd.readouterr()
     [line] = err.splitlines()
     assert line.startswith("error: ") and "global_step_4" in line and out == ""
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("mode", ["fully_async", "separate_async"])
+def test_after_kill_9_every_prompt_is_trained_once(launch, mode):
+    """Killed three times without a warning; what each cycle trained, as of the last time it was trained, is all data.
+
+    One collection a cycle, all its groups logged, a checkpoint after each: killed in mid-cycle, only that one is lost.
+    """
+    settings = [
+        "async_training.trigger_parameter_sync_step=1",
+        "trainer.v1.parameter_sync_step=1",
+        f"trainer.v1.trainer_mode={mode}",
+        f"async_training.use_dynamic_resource_scheduling={str(mode == 'fully_async').lower()}",
+        "trainer.log_samples_per_cycle=100",
+        "trainer.save_freq=1",
+        "data.size=32",
+        "rollout.total_rollout_steps=32",
+    ]
+    run, trained, num_seen = launch(*settings), [], 0
+    for cycles in (2, 6, 10):
+        run.wait_for_cycles(cycles)
+        run.process.kill()
+        run.wait()
+        run.wait_until_gone()
+        # What came after the last checkpoint is lost, and trained again.
+        num_lines, kept = len(run.samples()), run.checkpoints()[-1]
+        trained = [(cycle, uid) for cycle, uid in [*trained, *trained_since(run, num_seen)] if cycle <= kept]
+        num_seen = num_lines
+        run = launch(*settings, AUTO, folder=run.folder)
+    run.expect(0)
+    uids = [uid for _, uid in [*trained, *trained_since(run, num_seen)]]
+    assert len(uids) == len(set(uids)) == 32
+    state = run.state()
+    assert (state["num_consumed"], state["num_failed"], state["queued"], state["pending"]) == (32, 0, [], [])
+
+
+def trained_since(run, num_lines):
+    """Cycle and prompt of every group logged after so many lines."""
+    return [(sample["cycle"], sample["prompt_uid"]) for sample in run.samples()[num_lines:]]

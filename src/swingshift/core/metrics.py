@@ -276,26 +276,32 @@ class CycleMetrics:
 
 
 def _add_sample(sums: _Sums, sample: Sample, version: WeightVersion) -> int:
-    """Add one response and return its staleness in weight versions."""
-    assert sample.reward is not None, "metrics need scored groups"
-    length = len(sample.token_ids)
+    """Add one response and return its staleness in weight versions. Spelt out: it is most of what a row costs."""
+    reward, spans, length = sample.reward, sample.version_spans, len(sample.token_ids)
+    assert reward is not None, "metrics need scored groups"
+    oldest, newest = (spans[0][0], spans[-1][0]) if spans else (0, 0)
     # A response without tokens was sampled with no version at all: it cannot be stale.
-    lag = version - sample.min_version if length else 0
-    span = sample.max_version - sample.min_version
+    lag = version - oldest if length else 0
+    span = newest - oldest
     assert lag >= 0 and span >= 0, "a sample cannot be newer than the trainer, nor its versions decrease"
     sums.num_trajectories += 1
     sums.num_tokens += length
-    sums.sum_squares += length**2
+    sums.sum_squares += length * length
     sums.num_reprefilled_tokens += sample.num_reprefilled_tokens
-    sums.num_partial += sample.is_partial
+    sums.num_partial += span > 0
     sums.num_clipped += sample.finish_reason is FinishReason.LENGTH
-    sums.max_span = max(sums.max_span, span)
-    sums.max_length = max(sums.max_length, length)
     sums.staleness += lag
-    sums.max_staleness = max(sums.max_staleness, lag)
-    sums.reward += sample.reward
-    sums.max_reward = max(sums.max_reward, sample.reward)
-    sums.min_reward = min(sums.min_reward, sample.reward)
+    sums.reward += reward
+    if span > sums.max_span:
+        sums.max_span = span
+    if length > sums.max_length:
+        sums.max_length = length
+    if lag > sums.max_staleness:
+        sums.max_staleness = lag
+    if reward > sums.max_reward:
+        sums.max_reward = reward
+    if reward < sums.min_reward:
+        sums.min_reward = reward
     return lag
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
 
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
@@ -25,8 +27,11 @@ class LineFile:
             self._file.write("\n")
 
     def write(self, record: Mapping[str, Any]) -> None:
-        flat = {key: _finite(value) for key, value in record.items()}
-        self._file.write(json.dumps(flat, ensure_ascii=False, allow_nan=False) + "\n")
+        try:
+            text = _encode(dict(record))
+        except ValueError:  # Hardly ever: looking at every value first would cost a fifth of the time.
+            text = _encode({key: _finite(value) for key, value in record.items()})
+        self._file.write(text + "\n")
         if self._flush_each:
             self._file.flush()
 

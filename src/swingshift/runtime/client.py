@@ -101,7 +101,8 @@ class GenerationClient:
         self._balancer = balancer
         self._partial_rollout = partial_rollout
         self._ended = Signal(balancer.board)
-        self._calls: dict[ReplicaId, set[asyncio.Timeout]] = {}
+        self._calls: dict[ReplicaId, dict[asyncio.Timeout, None]] = {}
+        """Ordered: whoever is given up first asks another replica first, in every run alike."""
         self.on_death: Callable[[Replica, ReplicaDiedError], None] = lambda replica, error: None
         self.meter = EngineMeter()
         """Counts what every answer took to compute, a validation's too."""
@@ -177,9 +178,9 @@ class GenerationClient:
 
     async def _call(self, replica: Replica, request: GenerationRequest) -> tuple[TokenOutput, ...] | None:
         """The replica's answer; None if it was taken out meanwhile."""
-        calls = self._calls.setdefault(replica.id, set())
+        calls = self._calls.setdefault(replica.id, {})
         call = asyncio.timeout(None)
-        calls.add(call)
+        calls[call] = None
         try:
             async with call:
                 outputs = await replica.generate(request)
@@ -188,7 +189,7 @@ class GenerationClient:
                 raise
             return None
         finally:
-            calls.discard(call)
+            calls.pop(call, None)
             self._ended.notify()
         assert len(outputs) == request.num_responses, "one output per response"
         self.meter.add(replica.kind, request, outputs)

@@ -46,6 +46,16 @@ PROCESS_KINDS = frozenset({FaultKind.DIE, FaultKind.FREEZE, FaultKind.CRASH, Fau
 """What can happen to a process at a moment, whatever it is doing."""
 
 
+_OF_THE_RUN = frozenset({FaultKind.CRASH, FaultKind.STOP, FaultKind.CANCEL})
+
+
+def can_happen(where: str, kind: FaultKind) -> bool:
+    """Some things only happen to calls, and some only to the run as a whole."""
+    if "." in where:
+        return kind not in _OF_THE_RUN
+    return kind in (_OF_THE_RUN if where == "run" else PROCESS_KINDS - _OF_THE_RUN)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     where: str
@@ -57,7 +67,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         assert self.nth >= 1 and self.seconds >= 0.0
-        assert self.is_timed <= (self.kind in PROCESS_KINDS), f"{self.kind} needs a port call, not {self.where}"
+        assert can_happen(self.where, self.kind), f"{self.where} cannot {self.kind}"
 
     @property
     def is_timed(self) -> bool:

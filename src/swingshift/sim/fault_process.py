@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from swingshift.errors import NotAcceptingError
@@ -47,7 +48,7 @@ class FaultyProcess:
         self._newest: asyncio.Future[None] | None = None
         """Done when the newest call has arrived that did not arrive at once."""
         self._open_s = 0.0
-        self.jobs: set[asyncio.Task[Any]] = set()
+        self.jobs: dict[asyncio.Task[Any], None] = {}
         """Calls on their way, perhaps without anybody who waits for them."""
 
     @property
@@ -83,8 +84,9 @@ class FaultyProcess:
             return result
         if self.is_dead:
             raise self._died(f"the process of {self.name} is gone")
-        job = asyncio.ensure_future(self._deliver(fault, effect))
-        self.jobs.add(job)
+        arrival = self._line_up(fault.seconds if fault is not None and fault.kind is FaultKind.DELAY else 0.0)
+        job = asyncio.ensure_future(self._deliver(fault, arrival, effect))
+        self.jobs[job] = None
         job.add_done_callback(self._ended)
         try:
             return await asyncio.shield(job)
@@ -97,13 +99,21 @@ class FaultyProcess:
             raise
 
     def _ended(self, job: asyncio.Task[Any]) -> None:
-        self.jobs.discard(job)
+        self.jobs.pop(job, None)
         if not job.cancelled():
             # Whoever asked may have given up: then nobody else looks at the error.
             job.exception()
 
-    async def _deliver(self, fault: Fault | None, effect: Callable[[], Awaitable[T]]) -> T:
-        await self._arrive(fault.seconds if fault is not None and fault.kind is FaultKind.DELAY else 0.0)
+    def _line_up(self, delay_s: float) -> _Arrival:
+        """At once, because the order of the calls is the order in which they arrive."""
+        loop = asyncio.get_running_loop()
+        self._open_s = max(self._open_s, loop.time()) + delay_s
+        arrival = _Arrival(self._newest, loop.create_future(), self._open_s)
+        self._newest = arrival.has_come
+        return arrival
+
+    async def _deliver(self, fault: Fault | None, arrival: _Arrival, effect: Callable[[], Awaitable[T]]) -> T:
+        await self._arrive(arrival)
         if self._lock is None:
             result = await self._perform(fault, effect)
         else:
@@ -120,23 +130,19 @@ class FaultyProcess:
             await self._before(fault)
         return await effect()
 
-    async def _arrive(self, delay_s: float) -> None:
-        """In the order of the calls, and not before the process runs."""
+    async def _arrive(self, arrival: _Arrival) -> None:
+        """After the calls before it, not before its time, and not before the process runs."""
         loop = asyncio.get_running_loop()
-        before, mine = self._newest, loop.create_future()
-        self._newest = mine
-        self._open_s = max(self._open_s, loop.time()) + delay_s
-        opens_s = self._open_s
-        if before is not None:
-            await before
-        if opens_s > loop.time():
-            arrival = loop.create_future()
-            loop.call_at(opens_s, arrival.set_result, None)
-            await arrival
+        if arrival.before is not None:
+            await arrival.before
+        if arrival.opens_s > loop.time():
+            moment = loop.create_future()
+            loop.call_at(arrival.opens_s, moment.set_result, None)
+            await moment
         if self.is_frozen:
             await self._thaw()
-        mine.set_result(None)
-        if self._newest is mine:
+        arrival.has_come.set_result(None)
+        if self._newest is arrival.has_come:
             self._newest = None
 
     async def _before(self, fault: Fault) -> None:
@@ -171,6 +177,15 @@ class FaultyProcess:
         await self._thawed.wait()
         if self.is_dead:
             raise self._died(f"the process of {self.name} died while it was stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """``before``: the arrival of the call before it, if that has not come yet."""
+
+    before: asyncio.Future[None] | None
+    has_come: asyncio.Future[None]
+    opens_s: float
 
 
 async def after(seconds: float) -> None:

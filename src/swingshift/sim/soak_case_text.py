@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from swingshift.errors import ConfigError
-from swingshift.sim.fault_plan import Fault, FaultKind
+from swingshift.sim.fault_plan import Fault, FaultKind, can_happen
 from swingshift.sim.soak_run import SoakCase
 from swingshift.sim.soak_world import Mode, SoakWorld
 
@@ -74,7 +74,8 @@ def _value(item: str) -> tuple[str, Any]:
 
 def _fault(text: str) -> Fault:
     found = _CALL.fullmatch(text) or _MOMENT.fullmatch(text)
-    if found is None or found["kind"] not in {kind.value for kind in FaultKind}:
+    kinds = {kind.value: kind for kind in FaultKind}
+    if found is None or found["kind"] not in kinds or not can_happen(found["where"], kinds[found["kind"]]):
         raise ConfigError(f"--replay: {text!r} is no fault; write CALL#NTH=KIND or PROCESS@SECONDS/SESSION=KIND")
     parts = {name: value for name, value in found.groupdict().items() if value is not None}
     seconds = {name: float(parts[name]) for name in ("seconds", "frozen_s") if name in parts}

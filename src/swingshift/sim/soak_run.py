@@ -90,7 +90,7 @@ class _Case:
                 result.last_calls = list(self._calls or ())
                 return result
             finally:
-                result.num_events += session.loop.num_callbacks
+                result.num_events += session.num_events
             result.outcomes.append(outcome)
             if outcome == "finished":
                 return result
@@ -114,6 +114,7 @@ class _Session:
         self._ports = FaultyWorld(case._schedule, self._requests, lambda: jitter.uniform(0.0, sizes.answer_jitter_s))
         self._problems: list[str] = []
         self._is_cancelled = False
+        self._num_events: int | None = None
 
     def run(self) -> str:
         """Its outcome. Raises AssertionError and whatever else a run must not end with."""
@@ -121,6 +122,10 @@ class _Session:
             return run_virtual(self._main(), self.loop)
         except CrashError:
             return "crashed"
+
+    @property
+    def num_events(self) -> int:
+        return self.loop.num_callbacks if self._num_events is None else self._num_events
 
     async def _main(self) -> str:
         case = self._case
@@ -164,8 +169,9 @@ class _Session:
             checks.after_events()
             assert not self._problems, self._problems[0]
         except CrashError:
-            # What the dying process still does when it is cancelled reaches no disk.
+            # What the dying process still does when it is cancelled reaches no disk, and comes in any order.
             self._store.is_gone = True
+            self._num_events = self.loop.num_callbacks
             raise
         except AssertionError:
             self.waits = world.session.board.describe(self.loop.time())
