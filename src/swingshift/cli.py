@@ -271,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
         add_options(name, _command(commands, name, _simulator, summary, words=words))
 
     add_soak_options(
-        _command(commands, "soak", _soak, "break random simulated runs on purpose, check what must hold")
+        _command(commands, "soak", _soak, "break random simulated runs, check what must hold")
     )
 
     report = _command(commands, "report", _report, "write one page about a run, or about several over each other")

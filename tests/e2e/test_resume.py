@@ -68,7 +68,7 @@ def test_a_damaged_state_is_seen_before_anything_starts(tiny_model, tmp_path, ca
 def test_after_kill_9_every_prompt_is_trained_once(launch, mode):
     """Killed three times without a warning; what each cycle trained, as of the last time it was trained, is all data.
 
-    One collection a cycle, all its groups logged, a checkpoint after each: killed in mid-cycle, only that one is lost.
+    One collection a cycle, all its groups logged, a checkpoint after each: killed in mid-cycle, only it is lost.
     """
     settings = [
         "async_training.trigger_parameter_sync_step=1",

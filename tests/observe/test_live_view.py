@@ -17,7 +17,7 @@ from swingshift.core.types import DeviceState as S
 from swingshift.observe.live_lanes import GLYPHS, LaneHistory, legend
 from swingshift.observe.live_state import LiveProbe, LiveState
 from swingshift.observe.live_view import LiveView, Status, read_status, sparkline
-from swingshift.runtime.session import StepMode
+from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_loop import StepSettings
 from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost

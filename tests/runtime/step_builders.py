@@ -11,7 +11,7 @@ from swingshift.core.buffer import StoreRules
 from swingshift.core.types import SampleGroup
 from swingshift.errors import DataError
 from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer
-from swingshift.runtime.session import StepMode
+from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_loop import StepLoop
 from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter

@@ -11,7 +11,7 @@ import pytest
 from runtime_builders import CONFIGS, MemorySaver, fails_for, resume_from, stop_at
 
 from swingshift.core.types import SampleGroup
-from swingshift.runtime.session import StepMode
+from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost

@@ -10,7 +10,7 @@ from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.errors import ConfigError
 from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer, check_buffer
-from swingshift.runtime.session import StepMode
+from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
 

@@ -18,7 +18,8 @@ from swingshift.runtime.checkpoint import CheckpointStore
 from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.ports import ReplicaStarter
 from swingshift.runtime.restarts import RestartSettings
-from swingshift.runtime.session import Ports, Session, SessionSettings
+from swingshift.runtime.session import Session
+from swingshift.runtime.session_parts import Ports, SessionSettings
 from swingshift.runtime.validation import Validator
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 

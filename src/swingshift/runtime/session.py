@@ -18,14 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
-from swingshift.core.buffer import StoreRules
 from swingshift.core.metrics import CycleMetrics
 from swingshift.core.routing import RoutingTable
-from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.timeline import DeviceSpan, Timeline
 from swingshift.core.types import DeviceState, ReplicaKind
 from swingshift.errors import CheckpointError
@@ -33,82 +30,22 @@ from swingshift.runtime.checkpoint import group_from_json, group_to_json, pendin
 from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.cycle_report import CycleReport
-from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.load_balancer import LoadBalancer
-from swingshift.runtime.ports import PromptSource, Replica, ReplicaStarter, RewardFn, TrainWorker, WeightSync
-from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer
-from swingshift.runtime.restarts import ReplicaRestarts, RestartSettings
+from swingshift.runtime.replay_buffer import ReplayBuffer
+from swingshift.runtime.restarts import ReplicaRestarts
 from swingshift.runtime.rollouter import Rollouter
+from swingshift.runtime.session_parts import Ports, SessionSettings, StepMode
 from swingshift.runtime.signals import WaitBoard
 from swingshift.runtime.step_loop import StepLoop
-from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter
 from swingshift.runtime.train_loop import TrainLoop
 from swingshift.runtime.training_call import TrainingCall
 from swingshift.runtime.validation import finish_or_give_up
 from swingshift.runtime.watch import HealthChecks, Watchdog
 from swingshift.schedule.base import DynamicSchedulePolicyBase
-from swingshift.schedule.step_switch import StepPolicy
 
 logger = logging.getLogger(__name__)
-
-
-class Saver(Protocol):
-    """Where control state is saved (``runtime.checkpoint.CheckpointStore``)."""
-
-    async def save(self, step: int, state: Mapping[str, Any]) -> object: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The outside world of one run."""
-
-    trainer: TrainWorker
-    standalone: Sequence[Replica]
-    hybrid: Sequence[Replica]
-    weight_sync: WeightSync
-    prompts: PromptSource
-    reward: RewardFn
-    saver: Saver | None = None
-    starter: ReplicaStarter | None = None
-    """Restarts standalone replicas; None: those that die stay out."""
-    validate: Callable[[GenerationClient, int], Awaitable[dict[str, float]]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepMode:
-    """Training in global steps instead of fully asynchronously: how, with which policy, over which buffer."""
-
-    settings: StepSettings
-    policy: StepPolicy
-    rules: StoreRules = StoreRules()
-    max_refill_batches: int = 10
-    """Batches evicted in a row, without one group that survived, after which the run ends."""
-    wrap_buffer: Callable[[ReplayBuffer], StepBuffer] = lambda buffer: buffer
-    """Puts a user's own replay buffer around ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    numbers: BudgetNumbers
-    rollout: RolloutSettings
-    enable_rebalance: bool = True
-    partial_rollout: bool = True
-    routing: str = "least_inflight"
-    sticky_cache_size: int = 10_000
-    replica_wait_timeout_s: float = 3600.0
-    call_timeout_s: float = 600.0
-    train_timeout_s: float = 7200.0
-    restarts: RestartSettings = RestartSettings()
-    health_check_interval_s: float | None = None
-    """Seconds between health checks of serving replicas; None: none."""
-    watchdog_timeout_s: float | None = None
-    """The run ends if nothing moves for so long; None: it may wait for ever."""
-    release_kv_cache: bool = True
-    save_freq: int = -1
-    test_freq: int = -1
-    seed: int = 0
 
 
 async def _no_report(report: CycleReport) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from swingshift.core.types import GenerationRequest, Prompt, SampleGroup, TokenOutput, WeightVersion
 from swingshift.errors import CheckpointError, DataError, ReplicaDiedError, ReplicaError, TrainerError
 from swingshift.runtime.ports import PromptSource, Replica, ReplicaStarter, RewardFn, TrainResult, WeightSync
-from swingshift.runtime.session import Ports
+from swingshift.runtime.session_parts import Ports
 from swingshift.sim.fault_plan import Fault, FaultKind, FaultSchedule
 from swingshift.sim.fault_process import FaultyProcess, after
 from swingshift.sim.replica import SimReplica

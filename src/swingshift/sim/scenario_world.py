@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
-from swingshift.runtime.session import StepMode
+from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
 from swingshift.sim.bound import Split

@@ -9,7 +9,7 @@ from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.core.types import Prompt, SamplingParams
 from swingshift.runtime.ports import RewardFn
 from swingshift.runtime.restarts import RestartSettings
-from swingshift.runtime.session import StepMode
+from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.validation import Validator
 from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy

@@ -16,7 +16,8 @@ from swingshift.runtime.cycle_report import CycleReport
 from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.ports import Replica, RewardFn
 from swingshift.runtime.restarts import RestartSettings
-from swingshift.runtime.session import Ports, Saver, Session, SessionSettings, StepMode
+from swingshift.runtime.session import Session
+from swingshift.runtime.session_parts import Ports, Saver, SessionSettings, StepMode
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
