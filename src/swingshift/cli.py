@@ -270,9 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, (summary, words) in COMMANDS.items():
         add_options(name, _command(commands, name, _simulator, summary, words=words))
 
-    add_soak_options(
-        _command(commands, "soak", _soak, "break random simulated runs, check what must hold")
-    )
+    add_soak_options(_command(commands, "soak", _soak, "break random simulated runs, check what must hold"))
 
     report = _command(commands, "report", _report, "write one page about a run, or about several over each other")
     report.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, trained or simulated")

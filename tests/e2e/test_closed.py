@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -106,11 +107,13 @@ def test_a_run_keeps_its_secrets(launch_own, tmp_path):
     assert "asking with ***" in run.log and "dynamic_schedule_policy_kwargs.api_key=***" in run.log
     config = (run.folder / "config.yaml").read_text()
     assert "api_key: '***'" in config and "project_name: run-***" in config
-    files = [path for path in run.folder.rglob("*") if path.is_file()]
-    assert len(files) > 6
+    [ray_logs] = set(re.findall(r"its logs are in (/tmp/swingshift-ray-\w+)", run.log))
+    files = [path for folder in (run.folder, Path(ray_logs)) for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 16
     for path in files:
         content = path.read_bytes()
         assert SECRET.encode() not in content and FROM_ENVIRONMENT.encode() not in content, path
+    shutil.rmtree(ray_logs)
     # The configuration a run leaves behind does not start another one with a mask for a key.
     again = launch_own(files=[run.folder / "config.yaml"], folder=tmp_path / "again")
     again.expect(2)

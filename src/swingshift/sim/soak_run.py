@@ -11,7 +11,7 @@ import json
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,27 +59,26 @@ class CaseResult:
     num_events: int = 0
 
 
-def run_case(case: SoakCase, *, keep_calls: bool = False, plant: Callable[[World], None] | None = None) -> CaseResult:
-    """``plant`` changes each session's world before it starts (tests plant known faults with it)."""
+def run_case(case: SoakCase, *, keep_calls: bool = False) -> CaseResult:
+    """``keep_calls``: remember the newest port calls, for a trace."""
     with _quiet_logs(), rare_garbage_collection():
-        return _Case(case, keep_calls, plant).run()
+        return _Case(case, keep_calls).run()
 
 
 class _Case:
-    def __init__(self, case: SoakCase, keep_calls: bool, plant: Callable[[World], None] | None) -> None:
-        self._world = case.world
-        self._schedule = FaultSchedule(case.plan)
-        self._plant = plant
-        self._result = CaseResult(fired=self._schedule.fired)
-        self._checkpoint: Checkpoint | None = None
-        self._calls: deque[str] | None = deque(maxlen=NUM_LAST_CALLS) if keep_calls else None
+    def __init__(self, case: SoakCase, keep_calls: bool) -> None:
+        self.world = case.world
+        self.schedule = FaultSchedule(case.plan)
+        self._result = CaseResult(fired=self.schedule.fired)
+        self.checkpoint: Checkpoint | None = None
+        self.calls: deque[str] | None = deque(maxlen=NUM_LAST_CALLS) if keep_calls else None
 
     def run(self) -> CaseResult:
         result = self._result
         for number in range(1, MOST_SESSIONS + 1):
             is_last = number == MOST_SESSIONS
             if is_last:
-                self._schedule.is_over = True
+                self.schedule.is_over = True
             session = _Session(self, number)
             try:
                 outcome = session.run()
@@ -87,14 +86,14 @@ class _Case:
             except Exception as error:
                 result.failure = f"session {number}: {type(error).__name__}: {error}"
                 result.waits = session.waits
-                result.last_calls = list(self._calls or ())
+                result.last_calls = list(self.calls or ())
                 return result
             finally:
                 result.num_events += session.num_events
             result.outcomes.append(outcome)
             if outcome == "finished":
                 return result
-        if not (self._world.filters and outcome == DataError.__name__):
+        if not (self.world.filters and outcome == DataError.__name__):
             # Else the filter has found nothing to train on, which no resume mends.
             result.failure = f"the last session, without faults, ended with {outcome}"
         return result
@@ -108,10 +107,10 @@ class _Session:
         self.waits = ""
         self._case = case
         self._number = number
-        sizes = case._world
+        sizes = case.world
         self._requests = RequestChecks(sizes.max_tokens, sizes.partial_rollout)
         jitter = random.Random(f"jitter {sizes.seed} {number}")
-        self._ports = FaultyWorld(case._schedule, self._requests, lambda: jitter.uniform(0.0, sizes.answer_jitter_s))
+        self._ports = FaultyWorld(case.schedule, self._requests, lambda: jitter.uniform(0.0, sizes.answer_jitter_s))
         self._problems: list[str] = []
         self._is_cancelled = False
         self._num_events: int | None = None
@@ -129,23 +128,21 @@ class _Session:
 
     async def _main(self) -> str:
         case = self._case
-        sizes = case._world
+        sizes = case.world
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._store = FaultyStore(case._schedule, on_saved=self._saved)
-        reward = FaultyReward(sizes.reward(), case._schedule)
+        self._store = FaultyStore(case.schedule, on_saved=self._saved)
+        reward = FaultyReward(sizes.reward(), case.schedule)
         config = replace(sizes.config(), wrap_ports=self._ports.wrap, saver=self._store, reward=reward)
         if sizes.test_freq > 0:
             config = replace(config, validate=sizes.validator(reward))
         world = build_world(config)
         self._store.trainer = self._ports.trainer
         checks = self._watch(world)
-        if case._checkpoint is not None:
-            world.session.load_state_dict(json.loads(json.dumps(case._checkpoint.state)))
-            world.trainer.trained = list(case._checkpoint.trained)
-        if case._plant is not None:
-            case._plant(world)
+        if case.checkpoint is not None:
+            world.session.load_state_dict(json.loads(json.dumps(case.checkpoint.state)))
+            world.trainer.trained = list(case.checkpoint.trained)
         self._schedule_process_faults(world, checks)
         return await self._run(world)
 
@@ -153,15 +150,15 @@ class _Session:
         """Invariants after every event, and everything that is known when it fails."""
         case = self._case
         invariants = InvariantChecker(world.session, world.standalone, world.hybrid, world.devices)
-        trained = case._checkpoint.trained if case._checkpoint is not None else ()
-        checks = SessionChecks(case._world, world, self._ports, self._requests, invariants, trained, self._number > 1)
+        trained = case.checkpoint.trained if case.checkpoint is not None else ()
+        checks = SessionChecks(case.world, world, self._ports, self._requests, invariants, trained, self._number > 1)
         assert self._ports.trainer is not None
         self._ports.trainer.on_train = checks.on_train
         self.loop.after_events = lambda: self._look(world, checks)
         self.loop.describe_waits = lambda: world.session.board.describe(self.loop.time())
-        if case._calls is not None:
-            calls, number = case._calls, self._number
-            case._schedule.on_call = lambda call: calls.append(f"session {number} t={self.loop.time():.3f} {call}")
+        if case.calls is not None:
+            calls, number = case.calls, self._number
+            case.schedule.on_call = lambda call: calls.append(f"session {number} t={self.loop.time():.3f} {call}")
         return checks
 
     def _look(self, world: World, checks: SessionChecks) -> None:
@@ -192,8 +189,8 @@ class _Session:
             self.waits = world.session.board.describe(self.loop.time())
             raise
         assert not self._problems, self._problems[0]
-        fired = self._case._schedule.fired
-        ended_as = Ended(outcome, error, world, self._case._world, fired)
+        fired = self._case.schedule.fired
+        ended_as = Ended(outcome, error, world, self._case.world, fired)
         if outcome != "cancelled":
             may_end_with(ended_as)
         check_end(ended_as, self._leftovers())
@@ -207,7 +204,7 @@ class _Session:
     # --- what happens to whole processes ----------------------------------------------------------------------
 
     def _schedule_process_faults(self, world: World, checks: SessionChecks) -> None:
-        for fault in self._case._schedule.timed(self._number):
+        for fault in self._case.schedule.timed(self._number):
             self.loop.call_at(fault.seconds, self._happen, fault, world, checks)
 
     def _happen(self, fault: Fault, world: World, checks: SessionChecks) -> None:
@@ -227,16 +224,16 @@ class _Session:
                 process.die()
             else:
                 process.freeze(fault.frozen_s)
-        self._case._schedule.happened(fault)
+        self._case.schedule.happened(fault)
 
     def _saved(self, state: dict[str, Any], trained: tuple[int, ...]) -> None:
         """A checkpoint is on the disk."""
-        before = self._case._checkpoint
+        before = self._case.checkpoint
         try:
             check_checkpoint(state, trained, before.state if before is not None else None)
         except AssertionError as error:
             self._problems.append(str(error))
-        self._case._checkpoint = Checkpoint(json.loads(json.dumps(state)), trained)
+        self._case.checkpoint = Checkpoint(json.loads(json.dumps(state)), trained)
 
 
 @contextmanager
