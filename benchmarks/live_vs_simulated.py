@@ -4,7 +4,8 @@ Per seed: a static run, live; a scenario fitted to that run alone; the simulated
 before anything lends; then the same with lending, live. Both live runs start from the same warm-started model and
 train on as many groups. Wall time is ``wall_s`` of ``summary.json``: from the first weight sync to the end, without
 starting Ray and loading the model. Prints measured and simulated times, writes ``results.json`` and each scenario.
-The exit code is 1 if the median error with lending is above 10%.
+The exit code is 1 if the median error with lending is above 10%. Whatever else uses the cores spoils it: ``load`` is
+the machine's load (of one minute) just before each live run, which a static run of our own raises to about 1.5.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> int:
 
 def compare(out: Path, seed: int, overrides: list[str]) -> dict[str, Any]:
     """One seed: measure, calibrate, predict, measure again."""
-    load = os.getloadavg()[0]
+    loads = [os.getloadavg()[0]]
     static = run_live(STATIC, out / f"static-{seed}", seed, overrides)
     calibration = calibrate([read_run(out / f"static-{seed}")])
     scenario = calibration.scenario
@@ -59,10 +60,11 @@ def compare(out: Path, seed: int, overrides: list[str]) -> dict[str, Any]:
     predictions = {"static": simulated_s(scenario), "dynamic": simulated_s(with_lending(scenario, True))}
     (out / f"predictions-{seed}.json").write_text(json.dumps(predictions, indent=2) + "\n")
     model = out / f"static-{seed}" / "init_model"
+    loads.append(os.getloadavg()[0])
     dynamic = run_live(DYNAMIC, out / f"dynamic-{seed}", seed, [*overrides, f"actor_rollout_ref.model.path={model}"])
     return {
         "seed": seed,
-        "load_before": load,
+        "loads_before": loads,
         "static_s": static,
         "dynamic_s": dynamic,
         "simulated_static_s": predictions["static"],
@@ -87,15 +89,16 @@ def simulated_s(scenario: Scenario) -> float:
 
 def report(results: list[dict[str, Any]]) -> int:
     table = Table(title="Live and simulated wall time, calibrated on the static run alone", title_justify="left")
-    for name in ("seed", "run", "live", "simulated", "error"):
+    for name in ("seed", "run", "load", "live", "simulated", "error"):
         table.add_column(name, justify="left" if name == "run" else "right")
     errors: dict[str, list[float]] = {"static": [], "dynamic": []}
     for result in results:
-        for mode, found in errors.items():
+        for (mode, found), load in zip(errors.items(), result["loads_before"], strict=True):
             live, simulated = result[f"{mode}_s"], result[f"simulated_{mode}_s"]
             found.append(simulated / live - 1.0)
-            table.add_row(str(result["seed"]), mode, f"{live:.2f} s", f"{simulated:.2f} s", f"{found[-1]:+.1%}")
-    Console().print(table)
+            figures = (f"{load:.1f}", f"{live:.2f} s", f"{simulated:.2f} s", f"{found[-1]:+.1%}")
+            table.add_row(str(result["seed"]), mode, *figures)
+    Console(width=100).print(table)
     speedups = [(r["static_s"] / r["dynamic_s"], r["simulated_static_s"] / r["simulated_dynamic_s"]) for r in results]
     live, simulated = (statistics.median(pair[i] for pair in speedups) for i in (0, 1))
     print(f"lending makes the run {live:.2f} times as fast live, {simulated:.2f} times simulated")

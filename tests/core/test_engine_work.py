@@ -26,6 +26,7 @@ def test_both_kinds_are_counted_by_hand_and_windows_begin_anew() -> None:
     row = meter.close()
     # 4 tokens on caches of 3 to 7, 2 on 5 to 7, 1 on 5 to 6.
     assert {name: row[f"engine/standalone/{name}"] for name, _, _ in ENGINE_METRICS} == {
+        "num_requests": 2.0,
         "num_tokens": 7.0,
         "num_decode_steps": 4.0,
         "num_cached_tokens": 4 * 5 + 2 * 6 + 5.5,
@@ -41,3 +42,13 @@ def test_both_kinds_are_counted_by_hand_and_windows_begin_anew() -> None:
 
 def test_without_a_clock_nothing_is_busy() -> None:
     assert set(EngineMeter().close().values()) == {0.0}
+
+
+def test_cpu_time_counts_from_window_to_window() -> None:
+    meter, cpu_s = EngineMeter(), 7.0
+    meter.watch_cpu(lambda: cpu_s, 2)
+    cpu_s = 7.5
+    row = meter.close()
+    assert (row["perf/control_cpu_s"], row["perf/num_shared_cores"]) == (0.5, 2.0)
+    cpu_s = 9.5
+    assert meter.close()["perf/control_cpu_s"] == 2.0

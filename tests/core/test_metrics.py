@@ -227,6 +227,8 @@ def test_a_cycles_row_by_hand() -> None:
         "perf/tokens_per_s": 2.5,
         "perf/throughput": 20 / (8 * 3),
         "perf/num_reprefilled_tokens": 2,
+        "perf/control_cpu_s": 0.0,
+        "perf/num_shared_cores": 0.0,
         "perf/num_prompt_tokens": 6,
         "prompt_length/mean": 2.0,
         "critic/rewards/mean": 1 / 6,

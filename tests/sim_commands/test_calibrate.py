@@ -115,6 +115,35 @@ def test_lent_cycles_tell_what_switches_cost(runs: Path, capsys: pytest.CaptureF
     assert all(abs(run["error"]) < 0.03 for run in found["runs"])
 
 
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on four cores, one a device, that the control process shares: a tenth of a second an answer."""
+    folder = tmp_path_factory.mktemp("crowded")
+    (folder / "known.yaml").write_text(KNOWN, encoding="utf-8")
+    shared = ["cluster.shared_cores=4", "cost.control_per_request_s=0.1"]
+    for name, lends in (("static", "false"), ("lending", "true")):
+        run_scenario(load_scenario(str(folder / "known.yaml"), [f"{LENDING}={lends}", *shared]), out=folder / name)
+    return folder
+
+
+def test_cores_shared_with_the_control_process_are_allowed_for(runs: Path, crowded: Path, capsys: Any) -> None:
+    found = calibrated(capsys, crowded / "static")
+    assert found["parameters"]["control_per_request_s"]["value"] == pytest.approx(0.1)
+    assert found["scenario"]["cluster"]["shared_cores"] == 4
+    costs = {key: found["parameters"][key]["value"] for key in ("step_base_s", "train_token_device_s")}
+    assert costs == pytest.approx({key: COSTS[key] for key in costs}, rel=0.1)
+    assert abs(found["runs"][0]["error"]) < 0.03
+    both = calibrated(capsys, crowded / "lending", crowded / "static")
+    assert all(abs(run["error"]) < 0.05 for run in both["runs"])
+    # Lending fills the cores, so it is lending that the control process slows down.
+    slower = {name: wall_s(crowded / name) / wall_s(runs / name) for name in ("static", "lending")}
+    assert slower["lending"] > slower["static"] + 0.03
+
+
+def wall_s(folder: Path) -> float:
+    return float(json.loads((folder / "summary.json").read_text())["wall_s"])
+
+
 def test_a_static_run_says_what_it_assumes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = calibrated(capsys, runs / "static")
     assert found["parameters"]["wake_s"]["low"] is None

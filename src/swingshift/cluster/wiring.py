@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +13,7 @@ from swingshift.cluster.placement import Pool
 from swingshift.cluster.replicas import ObjectStoreWeightSync, RayReplica, RayTrainer
 from swingshift.cluster.run_files import RunFiles
 from swingshift.cluster.step_wiring import step_mode
-from swingshift.config.plan import budget_numbers
+from swingshift.config.plan import budget_numbers, resolve_device_kind
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.types import ReplicaKind, SamplingParams
 from swingshift.runtime.checkpoint import CheckpointStore
@@ -74,6 +76,8 @@ def compose(
     )
     mode = step_mode(config) if config.trainer.v1.in_steps else _policy(config)
     session = Session(ports, settings, mode, on_cycle=files.on_cycle, on_span=files.on_span)
+    is_cpu = resolve_device_kind(config) == "cpu" and hasattr(os, "sched_getaffinity")
+    session.metrics.engines.watch_cpu(time.process_time, len(os.sched_getaffinity(0)) if is_cpu else 0)
     files.events.watch(session)
     files.live.watch(session)
     return session, store

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from swingshift.core.types import GenerationRequest, ReplicaKind, TokenOutput
 
 ENGINE_METRICS = (
+    ("num_requests", "requests", "answers, those to aborted requests too"),
     ("num_tokens", "tokens", "response tokens decoded between two weight syncs, those of unfinished responses too"),
     ("num_decode_steps", "steps", "decode steps, each of one engine; 0 where the engine does not count them"),
     ("num_cached_tokens", "tokens", "Σ over decode steps of the tokens in the caches of the responses decoded"),
@@ -24,6 +25,7 @@ ENGINE_METRICS = (
 class EngineWork:
     """Of all replicas of one kind."""
 
+    num_requests: int = 0
     num_tokens: int = 0
     num_decode_steps: float = 0.0
     num_cached_tokens: float = 0.0
@@ -32,6 +34,7 @@ class EngineWork:
     def add(self, request: GenerationRequest, outputs: Sequence[TokenOutput]) -> None:
         """One answer. A response with ``n`` new tokens after ``c`` others has read ``n·(c + n/2)`` cached ones."""
         prompt = len(request.prompt_ids)
+        self.num_requests += 1
         for prefix, output in zip(request.prefixes, outputs, strict=True):
             n = len(output.token_ids)
             self.num_tokens += n
@@ -41,13 +44,20 @@ class EngineWork:
 
 
 class EngineMeter:
-    """Adds up both kinds of replicas; ``close`` ends a window and begins the next."""
+    """Adds up both kinds of replicas, and the control process; ``close`` ends a window and begins the next."""
 
     def __init__(self) -> None:
         self.read_busy_s: Callable[[], Mapping[ReplicaKind, float]] = dict
         """Device-seconds of rollout by kind since the start of the run."""
         self._work = {kind: EngineWork() for kind in ReplicaKind}
         self._busy_s = dict.fromkeys(ReplicaKind, 0.0)
+        self._read_cpu_s: Callable[[], float] = lambda: 0.0
+        self._cpu_s = 0.0
+        self._num_shared_cores = 0
+
+    def watch_cpu(self, read_cpu_s: Callable[[], float], num_shared_cores: int) -> None:
+        """From now on: CPU seconds of the control process, and the cores that it shares with devices."""
+        self._read_cpu_s, self._cpu_s, self._num_shared_cores = read_cpu_s, read_cpu_s(), num_shared_cores
 
     def add(self, kind: ReplicaKind, request: GenerationRequest, outputs: Sequence[TokenOutput]) -> None:
         self._work[kind].add(request, outputs)
@@ -59,6 +69,7 @@ class EngineMeter:
         for kind, work in self._work.items():
             total_s = totals_s.get(kind, 0.0)
             values = (
+                work.num_requests,
                 work.num_tokens,
                 work.num_decode_steps,
                 work.num_cached_tokens,
@@ -69,4 +80,6 @@ class EngineMeter:
             row.update(zip(names, map(float, values), strict=True))
             self._busy_s[kind] = total_s
             self._work[kind] = EngineWork()
+        before, self._cpu_s = self._cpu_s, self._read_cpu_s()
+        row |= {"perf/control_cpu_s": self._cpu_s - before, "perf/num_shared_cores": float(self._num_shared_cores)}
         return row

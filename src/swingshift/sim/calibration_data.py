@@ -16,6 +16,7 @@ from swingshift.errors import ConfigError
 from swingshift.observe.line_file import read_lines
 from swingshift.observe.run_reader import RunFolder
 from swingshift.sim.calibration import Column
+from swingshift.sim.crowding import crowded_s
 from swingshift.sim.run import SCENARIO_FILE
 from swingshift.sim.scenario import (
     AsyncSection,
@@ -39,12 +40,13 @@ COUNTED = "engine/standalone/num_tokens"
 class RunData:
     """``base`` is the run as a scenario whose costs and lengths are not known; ``cycles`` are its metrics by name.
 
-    ``lengths`` are some of its responses' (none, where no samples were logged).
+    ``lengths`` are some of its responses' (none, where no samples were logged). ``crowded``: see ``crowded_s``.
     """
 
     name: str
     base: Scenario
     cycles: dict[str, Column]
+    crowded: dict[str, Column]
     wall_s: float
     lengths: tuple[int, ...]
     not_simulated: tuple[str, ...]
@@ -77,10 +79,13 @@ def read_run(folder: Path) -> RunData:
     prompt_length = max(1, round(float(cycles["perf/num_prompt_tokens"].sum()) / num_groups))
     generation = base.generation.model_copy(update={"prompt_length": prompt_length})
     workload = base.workload.model_copy(update={"num_groups": num_groups})
-    base = base.model_copy(update={"generation": generation, "workload": workload})
+    num_cores = int(cycles["perf/num_shared_cores"][-1])
+    cluster = base.cluster.model_copy(update={"shared_cores": num_cores})
+    base = base.model_copy(update={"cluster": cluster, "generation": generation, "workload": workload})
+    crowded = crowded_s(run.lanes() if num_cores else [], num_cores, cycles["training/time_s"])
     summary = run.summary()
     wall_s = float(cycles["training/time_s"][-1] if summary is None else summary["wall_s"])
-    return RunData(run.name, base, cycles, wall_s, tuple(_lengths(folder)), tuple(not_simulated))
+    return RunData(run.name, base, cycles, crowded, wall_s, tuple(_lengths(folder)), tuple(not_simulated))
 
 
 def _base_of(folder: Path) -> tuple[Scenario, list[str]]:

@@ -59,8 +59,9 @@ def calibrate(runs: Sequence[RunData]) -> Calibration:
     """Fit to all runs together, with the settings of the first. Raises ConfigError if their workloads differ."""
     check_alike(runs)
     result = Calibration(runs[0].base)
-    _fit_rollout(runs, result)
-    _fit_training(runs, result)
+    held_up = [_held_up(run, result) for run in runs]
+    _fit_rollout(runs, held_up, result)
+    _fit_training(runs, held_up, result)
     _fit_switches(runs, result)
     result.assumed(["reward_s"], 0.0, "assumed")
     result.assumptions.append("Scoring takes no time: a run does not record how long it took.")
@@ -89,10 +90,33 @@ def _later(run: RunData, name: str) -> Column:
     return run.column(name)[1:]
 
 
+# --- shared cores ---------------------------------------------------------------------------------------------------
+
+
+HeldUp = dict[str, Column]
+"""Device-seconds a cycle in which the control process held up rollout (``standalone``, ``hybrid``) or ``training``."""
+
+
+def _held_up(run: RunData, result: Calibration) -> HeldUp:
+    """What it computed while all cores were taken by devices: its part of the time, in equal parts of the cores.
+
+    It is taken to compute evenly over a cycle.
+    """
+    num_cores = run.base.cluster.shared_cores
+    if not num_cores:
+        return {name: column[1:] * 0.0 for name, column in run.crowded.items()}
+    cpu_s = _later(run, "perf/control_cpu_s")
+    requests = sum(_later(run, f"engine/{kind}/num_requests") for kind in KINDS)
+    per_request = mean_of((cpu_s / np.maximum(requests, 1.0)).tolist())
+    result.measured("control_per_request_s", per_request, "CPU time of the control process")
+    rate = cpu_s / np.diff(run.column("training/time_s")) / num_cores
+    return {name: column[1:] * rate for name, column in run.crowded.items()}
+
+
 # --- rollout --------------------------------------------------------------------------------------------------------
 
 
-def _fit_rollout(runs: Sequence[RunData], result: Calibration) -> None:
+def _fit_rollout(runs: Sequence[RunData], held_up: Sequence[HeldUp], result: Calibration) -> None:
     names = {
         "step_base_s": "num_decode_steps",
         "step_per_sequence_s": "num_tokens",
@@ -101,9 +125,10 @@ def _fit_rollout(runs: Sequence[RunData], result: Calibration) -> None:
     }
     columns: dict[str, list[Column]] = {key: [] for key in names}
     seconds: list[Column] = []
-    for run in runs:
+    for run, lost_s in zip(runs, held_up, strict=True):
         for kind in KINDS:
-            busy_s = _later(run, f"engine/{kind}/busy_s") / run.base.cluster.devices_per_replica
+            busy_s = _later(run, f"engine/{kind}/busy_s") - lost_s[kind]
+            busy_s = busy_s / run.base.cluster.devices_per_replica
             used = busy_s > 0.0
             seconds.append(busy_s[used])
             for key, name in names.items():
@@ -134,10 +159,10 @@ def _take(fit: LinearFit, result: Calibration, source: str) -> None:
 # --- training -------------------------------------------------------------------------------------------------------
 
 
-def _fit_training(runs: Sequence[RunData], result: Calibration) -> None:
+def _fit_training(runs: Sequence[RunData], held_up: Sequence[HeldUp], result: Calibration) -> None:
     """Device-seconds a token and seconds a collection: all of a cycle's time but waiting, switching and saving."""
     tokens, collections, seconds = [], [], []
-    for run in runs:
+    for run, lost_s in zip(runs, held_up, strict=True):
         prompt, devices = run.base.generation.prompt_length, run.base.cluster.trainer_devices
         responses = _later(run, "fully_async/trainer/step_consumed_trajectories")
         tokens.append((_later(run, "perf/tokens") + responses * prompt) / devices)
@@ -145,7 +170,7 @@ def _fit_training(runs: Sequence[RunData], result: Calibration) -> None:
         required = schedule.ppo_mini_batch_size * (1 if in_steps else schedule.require_batches)
         collections.append(np.ceil(_later(run, "fully_async/trainer/step_consumed_samples") / required))
         others_s = sum(_later(run, f"timing_s/{key}") for key in TIMES_OF_OTHERS)
-        seconds.append(np.diff(run.column("training/time_s")) - others_s)
+        seconds.append(np.diff(run.column("training/time_s")) - others_s - lost_s["training"] / devices)
     columns = {"train_token_device_s": np.concatenate(tokens), "train_base_s": np.concatenate(collections)}
     fit = fit_nonnegative(columns, np.concatenate(seconds))
     result.fits["training"] = fit

@@ -68,6 +68,8 @@ class DecodeBatch(Generic[T]):
     """Tokens in the caches of running responses."""
     prefill_s: float = 0.0
     """Prefill still to be done before the next decode step."""
+    held_up_s: float = 0.0
+    """Time in which nothing is computed, from now on."""
     slots: dict[T, Slot[T]] = field(default_factory=dict)
     _ends: list[tuple[float, int, Slot[T]]] = field(default_factory=list)
     _prefilling: deque[Slot[T]] = field(default_factory=deque)
@@ -97,7 +99,7 @@ class DecodeBatch(Generic[T]):
             slot.prefill_s = 0.0
         else:
             # Counting starts anew, so that rounding errors never add up over a whole run.
-            self.steps = self.shared_steps = self.kv_tokens = self.prefill_s = 0.0
+            self.steps = self.shared_steps = self.kv_tokens = self.prefill_s = self.held_up_s = 0.0
             self._ends.clear()
             self._prefilling.clear()
         return progress
@@ -112,6 +114,10 @@ class DecodeBatch(Generic[T]):
 
     def advance(self, elapsed_s: float) -> None:
         """Let time pass."""
+        if self.held_up_s:
+            used = min(elapsed_s, self.held_up_s)
+            self.held_up_s -= used
+            elapsed_s -= used
         if self._prefilling:
             elapsed_s = self._prefill(elapsed_s)
         batch = len(self.slots)
@@ -147,9 +153,9 @@ class DecodeBatch(Generic[T]):
         if max_kv_tokens is not None:
             num_steps = min(num_steps, (max_kv_tokens - self.kv_tokens) / batch)
         if num_steps <= 0.0:
-            return self.prefill_s
+            return self.held_up_s + self.prefill_s
         growth = self.cost.per_kv_token_s * batch
-        return self.prefill_s + num_steps * (self.step_s() + growth * num_steps / 2)
+        return self.held_up_s + self.prefill_s + num_steps * (self.step_s() + growth * num_steps / 2)
 
     def step_s(self) -> float:
         """Duration of a step that began right now and did not grow."""

@@ -7,7 +7,7 @@ waits for the next. A response's tokens are ``SimTokens``, so any lost, doubled 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from swingshift.core.types import GenerationRequest, ReplicaKind, TokenOutput, WeightVersion
@@ -17,6 +17,10 @@ from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
 from swingshift.sim.responses import Lengths, Pauses, no_pauses
 from swingshift.sim.serving import Finished, Serving
+
+
+def _ignore() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class SimReplica:
         self.is_refusing = kind is ReplicaKind.HYBRID
         self.num_calls = 0
         self.touched: dict[SimReplica, None] = {}
+        self.on_answer: Callable[[], None] = _ignore
         self._loop = asyncio.get_running_loop()
         self._made_from = (lengths, faults, pauses)
         self._faults = faults
@@ -142,8 +147,19 @@ class SimReplica:
         for request_id, outputs in finished:
             self.touched[self] = None
             future = self._futures.pop(request_id)
+            self.on_answer()
             if not future.done():
                 future.set_result(outputs)
+
+    @property
+    def num_cores(self) -> int:
+        """Devices that compute now."""
+        return len(self.sim_devices) if self.is_accepting and self._serving.num_running else 0
+
+    def hold_up(self, seconds: float) -> None:
+        self._advance()
+        self._serving.hold_up(seconds)
+        self._schedule()
 
     def _schedule(self) -> None:
         """Admit who waits and set the timer for the next event."""
@@ -250,7 +266,7 @@ class SimReplica:
         """A new process in the place of this one, which is dead."""
         assert self.is_dead, f"{self.id} still runs"
         replica = SimReplica(self.id, self.kind, self.sim_devices, self.cost, *self._made_from)
-        replica.touched = self.touched
+        replica.touched, replica.on_answer = self.touched, self.on_answer
         return replica
 
     def _fail_all(self, error: Exception) -> None:

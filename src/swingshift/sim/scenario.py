@@ -26,6 +26,11 @@ class ClusterSection(Section):
     devices_per_replica: PositiveInt = Field(
         default=1, description="Devices of one inference engine; both splits are whole multiples of it."
     )
+    shared_cores: int = Field(
+        default=0,
+        ge=0,
+        description="CPU cores on which devices (one each) and the control process run; 0: it has cores of its own.",
+    )
 
     @model_validator(mode="after")
     def _whole_replicas(self) -> ClusterSection:
@@ -106,6 +111,10 @@ class CostSection(Section):
     sync_standalone_s: NonNegativeFloat | None = Field(default=None, description="Weights to standalone replicas.")
     sync_hybrid_s: NonNegativeFloat | None = Field(default=None, description="Weights to a lent replica.")
     reward_s: NonNegativeFloat = Field(default=0.0, description="Scoring a group; does not hold up the others.")
+    control_per_request_s: NonNegativeFloat = Field(
+        default=0.0,
+        description="Core time of the control process per answer of an engine; matters only on shared cores.",
+    )
 
 
 class GenerationSection(Section):

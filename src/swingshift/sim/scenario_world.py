@@ -56,6 +56,8 @@ def to_world(scenario: Scenario) -> WorldConfig:
         hybrid_replica_cost=replica_cost(scenario, hybrid=True),
         trainer_cost=trainer_cost(scenario),
         reward=constant_reward(0.0, scenario.cost.reward_s),
+        shared_cores=cluster.shared_cores,
+        control_per_request_s=scenario.cost.control_per_request_s,
         # Simulated replicas cannot hang, and a virtual hour costs nothing.
         replica_wait_timeout_s=1e9,
         call_timeout_s=1e9,

@@ -120,6 +120,11 @@ class Serving:
 
     # --- time -------------------------------------------------------------------------------------------------
 
+    def hold_up(self, seconds: float) -> None:
+        """Compute nothing for so long. Advance to now first."""
+        if self._batch.slots:
+            self._batch.held_up_s += seconds
+
     def advance(self, now: float) -> list[Finished]:
         """Bring every response to ``now``; returns the requests whose last response ended."""
         elapsed_s, self.now = now - self.now, now

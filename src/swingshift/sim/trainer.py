@@ -68,6 +68,7 @@ class SimTrainer:
         self.num_optimizer_steps = 0
         self.keep_trained = keep_trained
         self.num_calls = 0
+        self._held_up_s = 0.0
         self._faults = faults
         for device in devices:
             device.training_loaded = True
@@ -90,6 +91,10 @@ class SimTrainer:
         timings_s = self.cost.timings_s(groups)
         try:
             await asyncio.sleep(sum(timings_s.values()))
+            while held_up_s := self._held_up_s:
+                self._held_up_s = 0.0
+                await asyncio.sleep(held_up_s)
+                timings_s["update_actor"] = timings_s.get("update_actor", 0.0) + held_up_s
         finally:
             for device in self.sim_devices:
                 device.is_training = False
@@ -97,6 +102,15 @@ class SimTrainer:
             self.trained.extend(g.group_id for g in groups)
         self.num_optimizer_steps += 1
         return TrainResult(timings_s=timings_s)
+
+    @property
+    def num_cores(self) -> int:
+        """Devices that compute now."""
+        return sum(device.is_training for device in self.sim_devices)
+
+    def hold_up(self, seconds: float) -> None:
+        """Training under way takes so much longer."""
+        self._held_up_s += seconds
 
     async def offload(self) -> None:
         await self._called("offload")

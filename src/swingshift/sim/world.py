@@ -19,6 +19,7 @@ from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.session import Session
 from swingshift.runtime.session_parts import Ports, Saver, SessionSettings, StepMode
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
+from swingshift.sim.cores import SharedCores, Worker
 from swingshift.sim.device import SimDevice
 from swingshift.sim.faults import FaultHook, no_faults
 from swingshift.sim.invariants import InvariantChecker
@@ -70,6 +71,9 @@ class WorldConfig:
     """None: hybrid replicas cost what standalone ones do."""
     trainer_cost: TrainerCost = TrainerCost()
     reward: RewardFn = SimReward()
+    shared_cores: int = 0
+    """Cores that the devices share with the control process, if any."""
+    control_per_request_s: float = 0.0
     max_sample_retries: int = 2
     max_failed_ratio: float = 0.1
     enable_rebalance: bool = True
@@ -167,7 +171,19 @@ def build_world(config: WorldConfig) -> World:
     mode = config.step_mode or _policy(config)
     session = Session(config.wrap_ports(ports), _settings(config), mode, on_cycle=on_cycle, on_span=on_span)
     world = World(session, trainer, standalone, hybrid, rollout_devices + train_devices)
+    if config.shared_cores:
+        _share_cores(config, world)
     return world
+
+
+def _share_cores(config: WorldConfig, world: World) -> None:
+    def workers() -> list[Worker]:
+        return [*world.standalone, *world.hybrid, world.trainer]
+
+    cores = SharedCores(config.shared_cores, config.control_per_request_s, workers)
+    for replica in (*world.standalone, *world.hybrid):
+        replica.on_answer = cores.answered
+    world.session.metrics.engines.watch_cpu(lambda: cores.total_s, config.shared_cores)
 
 
 class SimStarter:
