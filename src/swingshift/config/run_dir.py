@@ -136,8 +136,8 @@ def _check_links(folder: Path) -> None:
         entry = folder / name
         if entry.is_symlink() and not entry.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(
-                f"{_KEY}={folder}: {name} in it is a link to {entry.readlink()}, and nothing is written through links "
-                "out of the directory; remove the link, or let the directory as a whole be where it leads"
+                f"{_KEY}={folder}: {name} in it is a link to {entry.readlink()}, and nothing is written through "
+                "links out of the directory; remove the link, or let the directory as a whole be where it leads"
             )
 
 

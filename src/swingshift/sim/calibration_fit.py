@@ -94,7 +94,7 @@ def _later(run: RunData, name: str) -> Column:
 
 
 HeldUp = dict[str, Column]
-"""Device-seconds a cycle in which the control process held up rollout (``standalone``, ``hybrid``) or ``training``."""
+"""Device-seconds a cycle that the control process held up rollout (``standalone``, ``hybrid``) and ``training``."""
 
 
 def _held_up(run: RunData, result: Calibration) -> HeldUp:
