@@ -27,8 +27,10 @@ compare-separate-async: setup
 live-vs-simulated: setup
 	$(BIN)/python benchmarks/live_vs_simulated.py --out runs/live-vs-simulated
 
+# Runs with real processes come one after the other: each has both cores to itself.
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 -m "not ray"
+	$(BIN)/python -m pytest -m ray
 
 SEEDS ?= 1000
 START ?= 0
