@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo compare-demo compare-separate-async live-vs-simulated browser-test test prometheus-test lint bench clean soak
+.PHONY: setup demo compare-demo compare-separate-async live-vs-simulated browser-test test prometheus-test lint bench clean soak chaos
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,9 @@ START ?= 0
 
 soak: setup
 	$(BIN)/swingshift soak --seeds $(SEEDS) --start $(START)
+
+chaos: setup
+	$(BIN)/python -m pytest tests/e2e/chaos_check.py
 
 browser-test: setup
 	$(BIN)/pip install --disable-pip-version-check --quiet -e '.[browser]'
