@@ -1,8 +1,8 @@
 """One training run through everything that can happen to its processes (``make chaos``, a few minutes).
 
 A standalone engine is killed, then stopped for longer than its deadline; the trainer's process is killed; the disk
-under the run directory fills up; the control process is killed. After each end it is resumed. At last every prompt was
-trained once, as the sample log and the checkpoint agree, and the model has learnt.
+under the run directory fills up; the control process is killed. After each end the run is resumed. At last every
+prompt was trained once, as the sample log and the checkpoint agree, and the model has learnt.
 
 Not collected with the other tests: it needs minutes, and the right to mount a small file system (else no disk fills).
 """
