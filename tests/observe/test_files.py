@@ -177,3 +177,14 @@ def test_observing_needs_neither_torch_nor_ray() -> None:
     code += "print(sorted({'torch', 'ray', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("whole", [b"", b'{"a": 1}\n', b'{"a": 1}\n' * 20_000])
+@pytest.mark.parametrize("torn", [b"", b'{"a"', b'{"a": "' + b"x" * 200_000])
+def test_opening_cuts_off_a_torn_line_and_nothing_else(tmp_path: Path, whole: bytes, torn: bytes) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(whole + torn)
+    file = LineFile(path, flush_each=True)
+    file.write({"b": 2})
+    file.close()
+    assert path.read_bytes() == whole + b'{"b": 2}\n'

@@ -1,4 +1,4 @@
-"""JSON lines: appending them, and reading back what a run left, a torn last line included."""
+"""JSON lines: appending them, and reading back what a run left, even with a torn last line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+_CHUNK = 65536
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -20,11 +21,9 @@ class LineFile:
     """Appends one flat JSON object a line. Raises OSError where the disk does."""
 
     def __init__(self, path: Path, *, flush_each: bool) -> None:
-        torn = path.exists() and not _ends_with_newline(path)
+        _cut_torn_line(path)
         self._file = path.open("a", encoding="utf-8")
         self._flush_each = flush_each
-        if torn:  # A killed run may leave half a line; what follows must start on its own.
-            self._file.write("\n")
 
     def write(self, record: Mapping[str, Any]) -> None:
         try:
@@ -42,13 +41,23 @@ class LineFile:
         self._file.close()
 
 
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        if size == 0:
-            return True
-        file.seek(size - 1)
-        return file.read(1) == b"\n"
+def _cut_torn_line(path: Path) -> None:
+    """A killed run or a full disk may leave half a line. What follows must start on its own, and be all there is."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, 2)
+        start = end
+        while start > 0:
+            step = min(_CHUNK, start)
+            start -= step
+            file.seek(start)
+            newline = file.read(step).rfind(b"\n")
+            if newline >= 0:
+                start += newline + 1
+                break
+        if start < end:
+            file.truncate(start)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
