@@ -223,9 +223,16 @@ def _split(inputs: Sequence[str]) -> tuple[list[str], list[str]]:
     files: list[str] = []
     overrides: list[str] = []
     for text in inputs:
-        is_file = not is_override(text) and (text.endswith((".yaml", ".yml")) or Path(text).exists())
+        is_file = not is_override(text) and (text.endswith((".yaml", ".yml")) or _exists(text))
         (files if is_file else overrides).append(text)
     return files, overrides
+
+
+def _exists(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).exists()
+    except OSError:  # longer than any name of a file
+        return False
 
 
 def _describe_sources(args: argparse.Namespace) -> str:

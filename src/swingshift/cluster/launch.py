@@ -27,10 +27,10 @@ from swingshift.cluster.step_wiring import step_mode
 from swingshift.cluster.wiring import compose
 from swingshift.config.document import to_yaml
 from swingshift.config.plan import budget_numbers, expected_groups, resolve_device_kind
-from swingshift.config.run_dir import CONFIG_FILE, prepare_run_dir
+from swingshift.config.run_dir import CONFIG_FILE, prepare_run_dir, run_dir_of
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.config.secrets import MaskingFormatter, Secrets
-from swingshift.errors import TrainerError
+from swingshift.errors import CheckpointError, TrainerError
 from swingshift.observe.live_run import check_exporter
 from swingshift.runtime.checkpoint import list_checkpoints, read_state
 from swingshift.runtime.session import Session
@@ -63,6 +63,9 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
         cluster = RayCluster(config, device_kind)
         try:
             memory = check_memory(config, device_kind, is_shared=cluster.is_shared)
+            resume_from = _checkpoint_to_resume(config, run_dir_of(config))
+            if resume_from is not None:
+                read_state(resume_from)  # a damaged one shows at once, before anything is written
             await inputs.reward.check(inputs.prompts[0])
             if cluster.is_shared:
                 await _connect(cluster, interrupts)  # before anything is written: is it large enough?
@@ -72,7 +75,7 @@ async def _run(config: SwingshiftConfig, config_sources: str) -> int:
                 logger.info("configuration: %s", config_sources)
                 logger.info("%s", memory)
                 try:
-                    code = await _train(config, inputs, folder, cluster, device_kind, interrupts)
+                    code = await _train(config, inputs, folder, resume_from, cluster, device_kind, interrupts)
                     cluster.keep_logs = False
                     return code
                 except asyncio.CancelledError:
@@ -89,13 +92,11 @@ async def _train(
     config: SwingshiftConfig,
     inputs: Inputs,
     folder: Path,
+    resume_from: Path | None,
     cluster: RayCluster,
     device_kind: str,
     interrupts: Interrupts,
 ) -> int:
-    resume_from = _checkpoint_to_resume(config, folder)
-    if resume_from is not None:
-        read_state(resume_from)  # a damaged one shows at once
     expected = expected_groups(config, len(inputs.prompts))
     per_cycle = budget_numbers(config).step_required_samples
     num_cycles = None if expected is None else -(-expected // per_cycle)
@@ -110,7 +111,7 @@ async def _train(
             session, store = compose(config, inputs, files, folder, trainer_pool, standalone_pool, starter)
             if resume_from is not None:
                 files.note(f"resuming from {resume_from}")
-                session.load_state_dict(await store.load(resume_from))
+                _go_on(session, await store.load(resume_from), resume_from)
             interrupts.stop = lambda: _stop(session, files)
             exit_reason = await session.run()
             files.validated(session.take_validation_row())
@@ -130,6 +131,15 @@ async def _train(
             files.num_failed_groups = session.rollouter.ledger.num_failed
             files.close(session.timeline.totals(session.now()), session.now(), exit_reason)
     return EXIT_INTERRUPTED if exit_reason == INTERRUPTED else 0
+
+
+def _go_on(session: Session, state: dict[str, Any], folder: Path) -> None:
+    try:
+        session.load_state_dict(state)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint {folder} holds something that no run wrote ({error!r}); go on from another one"
+        ) from error
 
 
 def _stop(session: Session | None, files: RunFiles) -> None:

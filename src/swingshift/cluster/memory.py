@@ -65,7 +65,10 @@ def model_sizes(config: SwingshiftConfig) -> ModelSizes:
     model = config.actor_rollout_ref.model
     if model.path == TINY:
         return ModelSizes.of_builtin(model, len(VOCABULARY))
-    folder = Path(model.path).expanduser()
+    try:
+        folder = Path(model.path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{_KEY}={model.path}: there is no such user; correct the path") from None
     if not folder.is_dir() and (model.path.startswith((".", "/", "~")) or model.path.count("/") != 1):
         raise ConfigError(f"{_KEY}={model.path}: does not exist; give a model folder, a hub id or {TINY}")
     values = _read_config(folder, model.path) if folder.is_dir() else _fetch_config(config)

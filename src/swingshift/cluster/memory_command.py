@@ -38,7 +38,7 @@ def _is_scenario_file(path: Path) -> bool:
     """Has it a section that only scenarios have? What cannot be read is for the loader to explain."""
     try:
         values = yaml.safe_load(path.expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RuntimeError, yaml.YAMLError):
         return False
     return isinstance(values, dict) and not _SCENARIO_ONLY.isdisjoint(values)
 

@@ -10,9 +10,15 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import KeyValidationError, OmegaConfBaseException
 
 from swingshift.config.problems import Problem
+
+_BROKEN = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""What YAML's and OmegaConf's constructors raise for ``0x_``, ``!!int ''`` and what is nested too deeply."""
+
+_MOST_SHOWN = 200
+"""Characters of an override in an error line."""
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
@@ -50,17 +56,21 @@ def read_file(path: Path | str) -> Layer | Problem:
         return _file_problem(name, f"cannot be read ({error.strerror}); check the path")
     except yaml.YAMLError as error:
         return _file_problem(name, yaml_reason(error))
+    except KeyValidationError as error:
+        return _file_problem(name, f"holds a key that is not text ({_first_line(error)}); quote it")
     except OmegaConfBaseException as error:
         return _interpolation_syntax(name, error)
-    except ValueError as error:
-        return _file_problem(name, f"cannot be read ({error}); check the path")
+    except _BROKEN as error:
+        return _file_problem(name, f"holds a value that cannot be read ({_why(error)}); correct or quote it")
+    except RuntimeError:  # ~nobody
+        return _file_problem(name, "no such user; check the path")
 
 
 def parse_override(text: str) -> Layer | Problem:
     """One ``a.b.c=value``; the field's prefixes ``+`` and ``++`` change nothing."""
     key, sign, _ = text.partition("=")
     key = key.lstrip("+").strip()
-    shown = " ".join(text.split())
+    shown = _short(text) or "''"
     if not sign:
         return Problem(key, f"{shown}: an override needs '='; write {key or 'key'}=value, or give a FILE.yaml")
     if not _KEY.fullmatch(key):
@@ -74,6 +84,19 @@ def parse_override(text: str) -> Layer | Problem:
         return Problem(key, f"{shown}: the value is not YAML ({_first(error)}); quote it")
     except OmegaConfBaseException as error:
         return _interpolation_syntax(key, error)
+    except _BROKEN as error:
+        return Problem(key, f"{shown}: the value cannot be read ({_why(error)}); correct or quote it")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error) if isinstance(error, ValueError) else "its tag does not fit it"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,12 +135,16 @@ def _file_problem(name: str, text: str) -> Problem:
 
 
 def _interpolation_syntax(where: str, error: OmegaConfBaseException) -> Problem:
-    reason = str(error).partition("\n")[0]
+    reason = _first_line(error)
     key = error.full_key or where
     prefix = f"{where}: " if key != where else ""
     return Problem(
         key, f"{prefix}{key}: broken interpolation ({reason}); write ${{section.key}} or escape it as \\${{"
     )
+
+
+def _first_line(error: OmegaConfBaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _as_mapping(config: Any) -> Mapping[str, Any]:

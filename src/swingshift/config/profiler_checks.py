@@ -22,8 +22,16 @@ def profiler_problems(config: SwingshiftConfig) -> Iterator[Problem]:
         yield Problem(
             key, f"{key}=[]: {_KEY}.tool={profiler.tool} profiles only chosen steps; list them, e.g. [2, 3]"
         )
-    if profiler.save_path is not None and Path(profiler.save_path).expanduser().is_file():
-        key = f"{_KEY}.save_path"
+    if profiler.save_path is None:
+        return
+    key = f"{_KEY}.save_path"
+    try:
+        is_file = Path(profiler.save_path).expanduser().is_file()
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of nobody
+        reason = error.strerror if isinstance(error, OSError) else "there is no such user"
+        yield Problem(key, f"{key}={profiler.save_path}: {reason}; choose another directory")
+        return
+    if is_file:
         yield Problem(key, f"{key}={profiler.save_path}: is a file, not a directory; choose another directory")
 
 

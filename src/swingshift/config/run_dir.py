@@ -41,7 +41,15 @@ _KEY = "trainer.default_local_dir"
 
 
 def run_dir_of(config: SwingshiftConfig) -> Path:
-    return Path(config.trainer.default_local_dir).expanduser()
+    """Raises ConfigError for the home of a user who does not exist."""
+    return _expanded(_KEY, config.trainer.default_local_dir)
+
+
+def _expanded(key: str, path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{key}={path}: there is no such user; correct the path") from None
 
 
 def profile_dir_of(config: SwingshiftConfig) -> Path:
@@ -145,7 +153,7 @@ def _check_resume_path(config: SwingshiftConfig, folder: Path) -> None:
     trainer = config.trainer
     if trainer.resume_mode != "resume_path" or trainer.resume_from_path is None:
         return
-    if not Path(trainer.resume_from_path).expanduser().is_dir():
+    if not _expanded("trainer.resume_from_path", trainer.resume_from_path).is_dir():
         raise ConfigError(
             f"trainer.resume_from_path={trainer.resume_from_path}: no such folder; name a checkpoint folder"
         )

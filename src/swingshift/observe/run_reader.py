@@ -28,6 +28,17 @@ SUMMARY_FILE = "summary.json"
 CONFIG_FILES = ("config.yaml", "scenario.yaml")
 _MARKS = (METRICS_FILE, SPANS_FILE, SUMMARY_FILE, *CONFIG_FILES)
 
+_BROKEN = (
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    yaml.YAMLError,
+)
+
 Column = NDArray[np.float64]
 LEVEL_NAMES = ("time_s", "queued", "in_flight", "staleness_samples")
 
@@ -151,7 +162,7 @@ def _reading(path: Path) -> Iterator[Path]:
         raise
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); check the folder") from error
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, yaml.YAMLError) as error:
+    except _BROKEN as error:
         reason = " ".join(str(error).split())[:120]
         raise ConfigError(
             f"{path}: holds something that no run wrote ({type(error).__name__}: {reason}); restore or remove it"

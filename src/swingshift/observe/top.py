@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,31 +57,42 @@ class RunWatch:
 
     def view(self) -> LiveView:
         """Raises ConfigError if the files cannot be read."""
-        try:
+        with self._reading():
             record = read_live(self._folder.folder)
             self._follow()
-        except OSError as error:
-            raise ConfigError(f"{error.filename}: cannot be read ({error.strerror})") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{self._folder.folder}: its files are not those of a run ({error!r})") from error
-        live = record.state if record is not None else None
-        num_cycles = record.num_cycles if record is not None else None
-        status = self._status(live.lending if live is not None else "")
-        return LiveView(
-            title=self._title,
-            elapsed_s=live.time_s if live is not None else self._time_s(),
-            lanes=self._lanes,
-            status=status,
-            live=live,
-            num_cycles=num_cycles,
-            left_s=self._pace.seconds_left(num_cycles),
-            rewards=tuple(self._rewards),
-            news=self._news(record, status),
-        )
+            live = record.state if record is not None else None
+            num_cycles = record.num_cycles if record is not None else None
+            status = self._status(live.lending if live is not None else "")
+            return LiveView(
+                title=self._title,
+                elapsed_s=live.time_s if live is not None else self._time_s(),
+                lanes=self._lanes,
+                status=status,
+                live=live,
+                num_cycles=num_cycles,
+                left_s=self._pace.seconds_left(num_cycles),
+                rewards=tuple(self._rewards),
+                news=self._news(record, status),
+            )
 
     @property
     def has_ended(self) -> bool:
-        return read_live(self._folder.folder) is None
+        """Raises ConfigError if that cannot be read."""
+        with self._reading():
+            return read_live(self._folder.folder) is None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError:
+            raise
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}); check the folder") from error
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ConfigError(
+                f"{self._folder.folder}: its files are not those of a run ({error!r}); restore or remove them"
+            ) from error
 
     def _follow(self) -> None:
         restarts = self._rows.num_restarts + self._spans.num_restarts

@@ -178,10 +178,12 @@ def read_state(folder: Path) -> dict[str, Any]:
     path = folder / STATE_FILE
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}; resume from another one") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a checkpoint of this version of Swingshift (format {FORMAT})")
+        raise CheckpointError(
+            f"{path} is not a checkpoint of this version of Swingshift (format {FORMAT}); resume from another one"
+        )
     return state
 
 

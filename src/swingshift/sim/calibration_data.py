@@ -76,6 +76,8 @@ def read_run(folder: Path) -> RunData:
             f"{folder}: {num_cycles} sync cycles are too few to fit anything; give a run of at least {MIN_CYCLES}"
         )
     num_groups = int(cycles["fully_async/trainer/step_consumed_samples"].sum())
+    if num_groups < 1:
+        raise ConfigError(f"{folder}/metrics.jsonl: its rows do not say how many groups were trained on; restore it")
     prompt_length = max(1, round(float(cycles["perf/num_prompt_tokens"].sum()) / num_groups))
     generation = base.generation.model_copy(update={"prompt_length": prompt_length})
     workload = base.workload.model_copy(update={"num_groups": num_groups})
@@ -84,7 +86,10 @@ def read_run(folder: Path) -> RunData:
     base = base.model_copy(update={"cluster": cluster, "generation": generation, "workload": workload})
     crowded = crowded_s(run.lanes() if num_cores else [], num_cores, cycles["training/time_s"])
     summary = run.summary()
-    wall_s = float(cycles["training/time_s"][-1] if summary is None else summary["wall_s"])
+    try:
+        wall_s = float(cycles["training/time_s"][-1] if summary is None else summary["wall_s"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{folder}/summary.json: its wall_s is no number; restore or remove it") from error
     return RunData(run.name, base, cycles, crowded, wall_s, tuple(_lengths(folder)), tuple(not_simulated))
 
 
@@ -147,12 +152,15 @@ def _not_simulated(config: SwingshiftConfig) -> list[str]:
 
 def _lengths(folder: Path) -> list[int]:
     """Of the responses in the sample log."""
+    path = folder / "samples.jsonl"
     found = []
-    for record in read_lines(folder / "samples.jsonl"):
-        try:
+    try:
+        for record in read_lines(path):
             found += [max(1, int(response["num_tokens"])) for response in record["responses"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{folder}/samples.jsonl: holds something that no run wrote; move it away") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the folder") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: holds something that no run wrote; move it away") from error
     return found
 
 

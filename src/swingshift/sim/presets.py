@@ -39,13 +39,20 @@ def _file_of(source: str) -> Path:
     if source.endswith((".yaml", ".yml")):
         return Path(source)
     path = FOLDER / f"{source}.yaml"
-    if path.is_file() and source in preset_names():
+    if source in preset_names():
         return path
-    if Path(source).is_file():
+    if _is_file(Path(source)):
         return Path(source)
     near = nearest_word(source, preset_names())
     hint = f"did you mean {near}?" if near else "give a FILE.yaml, or a name that `swingshift simulate` lists"
     raise ConfigError(f"{source}: no preset and no file is called so; {hint}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # longer than any name of a file
+        return False
 
 
 def check_scenario(scenario: Scenario) -> None:

@@ -131,7 +131,7 @@ def lengths_of(scenario: Scenario) -> Lengths:
             values = lengths.values
             if values is None:
                 assert lengths.file is not None
-                values = read_lengths(Path(lengths.file).expanduser())
+                values = read_lengths(Path(lengths.file))
             return empirical_lengths(values, longest, seed)
 
 

@@ -55,7 +55,8 @@ def from_text(text: str) -> SoakCase:
 
 def _value(item: str) -> tuple[str, Any]:
     name, _, text = item.strip().partition("=")
-    if name not in {f.name for f in fields(SoakWorld)}:
+    kind = {f.name: str(f.type) for f in fields(SoakWorld)}.get(name)
+    if kind is None:
         raise ConfigError(f"--replay: {item.strip()!r} names no size of a world; give a seed, or what a soak printed")
     default = getattr(_DEFAULT, name)
     try:
@@ -63,20 +64,27 @@ def _value(item: str) -> tuple[str, Any]:
             return name, Mode(text)
         if isinstance(default, str):
             return name, text
-        if text in ("True", "False", "None"):
-            return name, {"True": True, "False": False, "None": None}[text]
-        return name, float(text) if isinstance(default, float) else int(text)
-    except ValueError:
-        raise ConfigError(
-            f"--replay: {name}={text}: is no {type(default).__name__}; copy what a soak printed"
-        ) from None
+        if text == "None" and "None" in kind:
+            return name, None
+        if kind == "bool":
+            return name, {"True": True, "False": False}[text]
+        number = float(text) if isinstance(default, float) else int(text)
+        if number < 0 and name.startswith("num_"):
+            raise ValueError(text)
+        return name, number
+    except (KeyError, ValueError):
+        raise ConfigError(f"--replay: {name}={text}: is no {kind} that a soak draws; copy what it printed") from None
 
 
 def _fault(text: str) -> Fault:
     found = _CALL.fullmatch(text) or _MOMENT.fullmatch(text)
     kinds = {kind.value: kind for kind in FaultKind}
+    wrong = f"--replay: {text!r} is no fault; write CALL#NTH=KIND or PROCESS@SECONDS/SESSION=KIND"
     if found is None or found["kind"] not in kinds or not can_happen(found["where"], kinds[found["kind"]]):
-        raise ConfigError(f"--replay: {text!r} is no fault; write CALL#NTH=KIND or PROCESS@SECONDS/SESSION=KIND")
+        raise ConfigError(wrong)
     parts = {name: value for name, value in found.groupdict().items() if value is not None}
-    seconds = {name: float(parts[name]) for name in ("seconds", "frozen_s") if name in parts}
+    try:
+        seconds = {name: float(parts[name]) for name in ("seconds", "frozen_s") if name in parts}
+    except ValueError:
+        raise ConfigError(wrong) from None
     return Fault(parts["where"], FaultKind(parts["kind"]), int(parts["nth"]), **seconds)

@@ -137,15 +137,15 @@ def read_lengths(file: Path) -> list[int]:
     Raises ConfigError if the file is missing, empty or holds anything else.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"response lengths: cannot read {file}: {error}") from None
+        text = file.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        raise ConfigError(f"response lengths: cannot read {file}: {error}; correct workload.lengths.file") from None
     try:
         if text.lstrip().startswith("["):
             values = json.loads(text)
         else:
             values = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"response lengths: {file}: neither a JSON list nor one integer a line: {error}") from None
     for number, value in enumerate(values, 1):
         if type(value) is not int or value < 1:

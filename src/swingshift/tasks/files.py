@@ -25,13 +25,18 @@ def load_file(name: str, options: SourceOptions, key: str = "data.train_files") 
 
 
 def _checked_path(name: str, key: str) -> Path:
-    path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        is_folder, is_there = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of nobody
+        reason = error.strerror if isinstance(error, OSError) else "no such user"
+        raise DataError(f"{key}: {name} cannot be read ({reason}); correct the path") from error
+    if is_folder:
         raise DataError(f"{key}: {name} is a directory; name the files in it one by one")
     if path.suffix not in EXTENSIONS:
         known = ", ".join(EXTENSIONS)
         raise DataError(f"{key}: {name} has the unknown extension {path.suffix!r}; use one of {known}")
-    if not path.exists():
+    if not is_there:
         raise DataError(f"{key}: {name} does not exist (looked for {path.absolute()}); correct the path")
     return path
 
@@ -56,14 +61,14 @@ def _read_lines(text: str, path: Path, key: str) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{key}: {path} line {number} is not valid JSON ({error}); correct it") from error
 
 
 def _read_array(text: str, path: Path, key: str) -> Iterator[tuple[str, Any]]:
     try:
         records = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{key}: {path} is not valid JSON ({error}); correct it") from error
     yield from ((f"row {i}", record) for i, record in enumerate(records, start=1))
 

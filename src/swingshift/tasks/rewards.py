@@ -154,8 +154,13 @@ def _split_path(path: str) -> tuple[Path, str]:
     file_name, _, function = path.rpartition(":")
     if not file_name or not function.isidentifier():
         raise ConfigError(f"reward.path={path} names no function; write it as file.py:function")
-    file = Path(file_name).expanduser().absolute()
-    if not file.is_file():
+    try:
+        file = Path(file_name).expanduser().absolute()
+        is_there = file.is_file()
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of nobody
+        reason = error.strerror if isinstance(error, OSError) else "no such user"
+        raise ConfigError(f"reward.path={path}: cannot be read ({reason}); correct the path") from error
+    if not is_there:
         raise ConfigError(f"reward.path={path}: there is no file {file}; correct the path")
     return file, function
 

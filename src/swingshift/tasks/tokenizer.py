@@ -58,7 +58,10 @@ def _tokenizer_class(path: str) -> Any:
 
 
 def _check_folder(path: str) -> None:
-    folder = Path(path).expanduser()
+    try:
+        folder = Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{KEY}={path}: there is no such user; correct the path") from None
     if folder.is_file():
         raise ConfigError(f"{KEY}={path} is a file; give the folder it is in")
     looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
