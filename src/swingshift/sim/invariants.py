@@ -80,7 +80,7 @@ def _counts(session: Session) -> tuple[int, ...]:
 
 
 def check_conservation(session: Session) -> None:
-    """Every submitted group is in flight, queued, consumed or failed, and the budget holds."""
+    """Every submitted group is in flight, queued, consumed, evicted or failed, and the budget holds."""
     session.rollouter.check()
 
 
