@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from swingshift.cluster.orphan_watch import MARK, OrphanWatch
+from swingshift.cluster.orphan_watch import MARK, RAY_FOLDER, OrphanWatch
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 # Starts a sleeper that ignores the usual signals, says its id, and waits to be killed.
@@ -20,6 +20,10 @@ with OrphanWatch():
     print(sleeper.pid, flush=True)
     time.sleep(600)
 """
+
+
+OPENER = "import sys, time; file = open(sys.argv[1], sys.argv[2]); time.sleep(600)"
+"""Has a file open and, like Ray's agents, no environment."""
 
 
 def wait_until_gone(process, timeout_s=20.0):
@@ -59,3 +63,35 @@ def test_a_killed_control_process_takes_them_along(signal_number):
     wait_until_gone(sleeper)
     wait_until_gone(watch[0])
     control.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("folder", "mode", "killed"),
+    [
+        ("{mark}", "a", True),
+        ("{mark}", "r+", True),
+        ("{mark}", "r", False),  # somebody who reads the log of his run
+        ("{mark}0", "a", False),  # another run's
+        ("0{mark}", "a", False),
+    ],
+)
+def test_writers_into_the_ray_folder_end_too_even_without_an_environment(tmp_path, folder, mode, killed):
+    with OrphanWatch():
+        path = tmp_path / (RAY_FOLDER + folder.format(mark=os.environ[MARK])) / "agent.log"
+        path.parent.mkdir()
+        path.write_text("")
+        own = path.with_name("driver.log").open("a")  # as Ray has it
+        opener = subprocess.Popen([sys.executable, "-c", OPENER, str(path), mode], env={})
+        deadline = time.monotonic() + 20
+        while not any(file.path == str(path) for file in psutil.Process(opener.pid).open_files()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    try:
+        if killed:
+            assert opener.wait(10) == -9
+        else:
+            assert opener.poll() is None
+    finally:
+        own.close()
+        opener.kill()
+        opener.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 COMMAND = Path(sys.executable).with_name("swingshift")
 SMALL = Path(__file__).with_name("small.yaml")
@@ -36,6 +39,7 @@ class Run:
     ) -> None:
         self.folder = folder
         self._mark = uuid.uuid4().hex
+        self._descendants: set[psutil.Process] = set()
         self._out, self._err = cwd / "stdout.txt", cwd / "stderr.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
@@ -73,24 +77,36 @@ class Run:
         return int(self.wait_until(lambda: pattern.search(self.log), f"{name} started").group(1))
 
     def processes(self) -> dict[int, str]:
-        """Every process that inherited this run's environment, zombies excepted, by process id."""
+        """Every process of this run, zombies excepted, by process id.
+
+        Some write their title over their environment, and some outlive their parents: so whoever inherited the
+        environment or was ever seen to descend from the control process.
+        """
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._descendants.update(psutil.Process(self.process.pid).children(recursive=True))
         found = {}
         entry = f"{_MARK}={self._mark}".encode()
+        known = {process.pid for process in self._descendants if process.is_running()}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if entry in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+                title = (folder / "cmdline").read_text().replace("\0", " ").strip()
+                environment = (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
+            if title and (entry in environment or int(folder.name) in known):
+                found[int(folder.name)] = title
         return found
 
     # --- afterwards ---
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"did not end within {timeout_s} s:\n{self.report()}") from None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.processes()  # those seen now are known when they outlive the others
+            try:
+                return self.process.wait(0.25)
+            except subprocess.TimeoutExpired:
+                assert time.monotonic() < deadline, f"did not end within {timeout_s} s:\n{self.report()}"
 
     def expect(self, code: int) -> Run:
         """The exit code, and that nothing is left of it."""

@@ -52,14 +52,17 @@ def test_dynamic_on_a_cluster_of_its_own(launch_own):
     check_console(run)
 
 
+def all_in(names, text):
+    return text if all(name in text for name in names) else None
+
+
 def test_everything_ends_with_a_killed_run(launch_own, tmp_path):
     """Killed without a chance to clean up, while a reward worker hangs."""
     run = launch_own(reward_file(tmp_path, "response and time.sleep(600)\nreturn 1.0"), "reward.timeout_s=500")
-    run.device_pid("standalone-0")
-    time.sleep(0.5)
-    titles = " ".join(run.processes().values())
+    # Ray's agents have their titles once they are up, and then no environment to be known by.
+    names = ("raylet", "gcs_server", "DeviceActor", "reward_worker", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+    titles = run.wait_until(lambda: all_in(names, " ".join(run.processes().values())), f"{names} are up")
     [folder] = set(re.findall(RAY_FOLDER, titles))
-    assert all(name in titles for name in ("raylet", "gcs_server", "ray::DeviceActor", "reward_worker"))
     run.process.kill()
     run.process.wait()
     deadline = time.monotonic() + 20

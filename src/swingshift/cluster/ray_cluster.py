@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 
+from swingshift.cluster.orphan_watch import MARK, RAY_FOLDER
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.errors import ConfigError, TrainerError
 
@@ -43,7 +44,7 @@ class RayCluster:
         address = os.environ.get("RAY_ADDRESS", "local")
         self._address = address or "local"
         self._starting: asyncio.Future[None] | None = None
-        self._own_folder: str | None = None
+        self._own_folder: Path | None = None
         self.keep_logs = True
         """Whether the logs of a cluster of our own stay; they tell why a device process died."""
 
@@ -82,20 +83,23 @@ class RayCluster:
             os.environ.setdefault(name, value)
         # Its own folder, so that nobody who looks for a cluster on this machine finds ours. Paths of sockets must be
         # short, which those of other temporary folders are not everywhere.
-        self._own_folder = tempfile.mkdtemp(prefix="swingshift-ray-", dir="/tmp" if os.name == "posix" else None)
+        home = Path("/tmp" if os.name == "posix" else tempfile.gettempdir())
+        folder = home / (RAY_FOLDER + (os.environ.get(MARK) or secrets.token_hex(4)))
         # Whoever may talk to Ray may run code: a token of this run's own, and one that lies in no file.
         if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         # A device on a machine without GPUs is one CPU as Ray counts them.
         num_devices = self._config.trainer.num_devices + self._config.rollout.num_devices
         try:
+            folder.mkdir(mode=0o700)  # an error if it is there already
+            self._own_folder = folder
             ray.init(
                 address="local",
                 num_cpus=num_devices if self._device_kind == "cpu" else None,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
                 # A folder inside, because Ray opens its own to everybody.
-                _temp_dir=str(Path(self._own_folder) / "r"),
+                _temp_dir=str(folder / "r"),
                 **_QUIET,
             )
         except (RuntimeError, OSError, ray.exceptions.RayError) as error:
