@@ -10,6 +10,30 @@ pytestmark = pytest.mark.ray
 
 STATIC = "async_training.use_dynamic_resource_scheduling=false"
 STAY_OUT = "async_training.max_replica_restarts=0"
+# Runs at the start of every process: once the flag is there, the next decode step of a hybrid engine raises.
+SABOTAGE = """
+import os, sys, threading, time
+
+def fail(step):
+    def failing(self):
+        if self._weights.shared:
+            try:
+                os.unlink({flag!r})
+            except FileNotFoundError:
+                pass
+            else:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return step(self)
+    return failing
+
+def patch():
+    while (core := getattr(sys.modules.get("swingshift.engines.engine_core"), "EngineCore", None)) is None:
+        time.sleep(0.02)
+    core.step = fail(core.step)
+
+if "default_worker" in " ".join(sys.orig_argv):
+    threading.Thread(target=patch, daemon=True).start()
+"""
 
 
 @pytest.fixture
@@ -61,3 +85,20 @@ def test_the_run_ends_with_its_trainer(launch, slow_reward):
     run.expect(1)
     assert "trainer" in run.error_line() and "hybrid-0" in run.error_line()
     assert run.summary["exit_reason"].startswith("TrainerError")
+
+
+def test_a_hybrid_engine_that_fails_is_made_anew_beside_the_trainer(launch_own, tmp_path, slow_reward):
+    """Its process lives on: training needs it. The new engine gets weights and is lent again."""
+    flag = tmp_path / "flag"
+    (tmp_path / "sitecustomize.py").write_text(SABOTAGE.format(flag=str(flag)))
+    run = launch_own(slow_reward, "rollout.total_rollout_steps=64", environment={"PYTHONPATH": str(tmp_path)})
+    run.wait_for_cycles(1)
+    flag.touch()
+    run.wait_until(lambda: "hybrid-0 is back" in run.log, "the restart")
+    num_cycles = len(run.metrics())
+    run.expect(0)
+    assert sum(row["dynamic_resource/num_activations"] for row in run.metrics()[num_cycles + 1 :]) > 0
+    assert "illegal memory access" in run.log and run.log.count("hybrid-0: process") == 1
+    assert run.summary["num_consumed_groups"] == 64 and run.summary["num_failed_groups"] == 0
+    after = run.log.partition("hybrid-0 is back")[2]
+    assert "taken out" not in after

@@ -1,4 +1,4 @@
-"""Standalone replicas that die are restarted, get weights, then serve; hung ones are found; nothing stalls."""
+"""Replicas that fail are restarted, get weights, then serve; hung ones are found; nothing stalls."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from runtime_builders import FREE, FREE_TRAINER, assert_all_trained_once, simulate_failing
+from runtime_builders import FREE, FREE_TRAINER, ScriptedPolicy, assert_all_trained_once, simulate_failing
 
-from swingshift.errors import ReplicaDiedError, StalledError, TooManyFailuresError
+from swingshift.errors import NoReplicaError, ReplicaDiedError, ReplicaError, StalledError, TooManyFailuresError
 from swingshift.runtime.restarts import RestartSettings
 from swingshift.sim.faults import PlannedFaults
+from swingshift.sim.replica import SimReplica
 from swingshift.sim.world import World, WorldConfig, simulate
 
 QUICK = RestartSettings(max_restarts=3, first_back_off_s=0.5)
@@ -65,7 +66,7 @@ def test_deaths_in_a_row_end_the_run_and_say_so() -> None:
     world = simulate_failing(
         replace(CONFIG, faults=faults),
         TooManyFailuresError,
-        r"standalone-0 died 4 times in a row.*max_replica_restarts=3",
+        r"standalone-0 failed 4 times in a row.*max_replica_restarts=3",
     )
     assert world.session.restarts.num_restarts == 0
 
@@ -75,6 +76,85 @@ def test_deaths_far_apart_do_not_add_up() -> None:
     world = simulate(config, kill(1.0, 5.0, 9.0, 13.0, 17.0))
     assert world.session.restarts.num_restarts == 5
     assert_all_trained_once(world, 160)
+
+
+# --- hybrid replicas: another engine in the trainer's process -----------------------------------------------
+
+
+def kill_hybrid(*when: float) -> Callable[[World], None]:
+    """The engine on the trainer's device ends at these moments, the trainer does not."""
+
+    def script(world: World) -> None:
+        for moment in when:
+            asyncio.get_running_loop().call_at(moment, lambda: world.hybrid[0].die())
+
+    return script
+
+
+@pytest.mark.parametrize("num_standalone", [0, 1, 2])
+@pytest.mark.parametrize("moment", [0.05, 0.3, 0.7, 1.3, 2.0, 3.1])
+def test_a_hybrid_engine_that_dies_is_lent_again_and_nothing_is_lost(num_standalone: int, moment: float) -> None:
+    config = replace(CONFIG, num_standalone=num_standalone, num_prompts=64)
+    first: list[SimReplica] = []
+
+    def script(world: World) -> None:
+        first.append(world.hybrid[0])
+        kill_hybrid(moment)(world)
+
+    world = simulate(config, script)
+    assert_all_trained_once(world, 64)
+    assert world.session.restarts.num_restarts == 1
+    assert world.session.controller.hybrid == [world.hybrid[0]] and world.hybrid[0] is not first[0]
+    assert not world.hybrid[0].is_dead and world.hybrid[0].num_calls > 3, "it serves again"
+
+
+def test_a_hybrid_engine_comes_back_within_the_same_lending() -> None:
+    """A long wait for samples: the new engine is woken, gets weights and serves, without another activation."""
+    policy = ScriptedPolicy(wait=24)
+    config = replace(
+        CONFIG, num_standalone=1, num_prompts=48, trigger_parameter_sync_step=4, staleness_threshold=0.5,
+        policy_object=policy, restarts=RestartSettings(first_back_off_s=0.1), restart_s=0.1,
+    )  # fmt: skip
+    faults = PlannedFaults()
+    world = simulate(replace(config, faults=faults), kill_hybrid(0.4))
+    assert_all_trained_once(world, 48)
+    assert world.session.restarts.num_restarts == 1
+    calls = [verb for name, verb in faults.log if name == "hybrid-0"]
+    woken = ["wake_up", "wake_up", "resume_generation"]
+    again = calls.index("wake_up", 3)
+    assert calls[:3] == calls[again : again + 3] == woken and calls[again + 3] == "generate"
+    assert "sleep" not in calls[:again], "it was still lent"
+
+
+@pytest.mark.parametrize("error", [ReplicaError("no memory"), ReplicaDiedError("gone")])
+@pytest.mark.parametrize("verb", ["wake_up", "resume_generation", "abort", "sleep"])
+def test_a_hybrid_replica_that_fails_a_transition_gets_another_chance(verb: str, error: Exception) -> None:
+    faults = PlannedFaults(errors={("hybrid-0", verb, 2): error})
+    world = simulate(replace(CONFIG, num_prompts=96, faults=faults, policy_object=ScriptedPolicy()))
+    assert_all_trained_once(world, 96)
+    assert world.session.restarts.num_restarts == 1 and world.session.controller.hybrid
+    assert world.rows[-2]["dynamic_resource/num_activations"] == 1, "it is lent to the end"
+
+
+def test_a_hybrid_replica_that_fails_again_and_again_stays_out_and_training_goes_on() -> None:
+    faults = PlannedFaults(errors={("hybrid-0", "wake_up", n): ReplicaError("no memory") for n in range(1, 99)})
+    world = simulate(replace(CONFIG, num_prompts=160, faults=faults, policy_object=ScriptedPolicy()))
+    assert_all_trained_once(world, 160)
+    assert world.session.restarts.num_restarts == 3 and not world.session.controller.hybrid
+    assert len(world.session.controller.failures) == 4
+    assert [name for name, verb in faults.log if verb == "wake_up"] == ["hybrid-0"] * 4
+
+
+def test_the_only_replica_being_hybrid_the_run_ends_and_says_so() -> None:
+    faults = PlannedFaults(errors={("hybrid-0", "wake_up", n): ReplicaError("no memory") for n in range(3, 99)})
+    simulate_failing(replace(CONFIG, num_standalone=0, faults=faults), NoReplicaError, "hybrid-0: no memory")
+
+
+def test_hybrid_failures_far_apart_do_not_add_up() -> None:
+    config = replace(CONFIG, num_prompts=240, policy_object=ScriptedPolicy())
+    world = simulate(config, kill_hybrid(*range(1, 36, 5)))
+    assert_all_trained_once(world, 240)
+    assert world.session.restarts.num_restarts >= 5 and world.session.controller.hybrid
 
 
 def test_back_off_doubles_up_to_a_limit() -> None:

@@ -138,6 +138,43 @@ class ControllerMachine(RuleBasedStateMachine):
             self.controller.replica_died(self.replicas[name], ReplicaDiedError("seen by the client"))
             self.alive.remove(name)
 
+    @precondition(lambda self: not self.is_over and len(self.alive) < len(STANDALONE) + len(HYBRID))
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from(["nothing", *VERBS]),
+        how=st.sampled_from(["fails", "dies", "hangs"]),
+        dies_first=st.booleans(),
+    )
+    def come_back(self, data: st.DataObject, verb: str, how: str, dies_first: bool) -> None:
+        """A replica that is out is restarted, perhaps with a fault on its way."""
+        name = data.draw(st.sampled_from([n for n in (*STANDALONE, *HYBRID) if n not in self.alive]))
+        old = self.replicas[name]
+        if dies_first and not old.is_dead:
+            old.die()
+        self.armed[name] = (verb, how)
+        try:
+            self._run(self._restarted(old))
+        except ReplicaError:
+            assert verb != "nothing"
+            if not self.replicas[name].is_dead:
+                self.replicas[name].die()
+        else:
+            self.alive = [n for n in (*STANDALONE, *HYBRID) if n in {*self.alive, name}]
+            event(f"{name} is back, lent: {self.is_lent}")
+        self.armed.pop(name, None)
+
+    async def _restarted(self, old: SimReplica) -> None:
+        if old.kind is ReplicaKind.STANDALONE:
+            await self.controller.join(await self._start_another(old))
+        else:
+            await self.controller.rejoin(old, self._start_another)
+
+    async def _start_another(self, old: Any) -> SimReplica:
+        if not old.is_dead:
+            old.die()
+        self.replicas[old.id] = old.another()
+        return self.replicas[old.id]
+
     @precondition(lambda self: self.is_over)
     @rule()
     def start_again(self) -> None:
@@ -169,9 +206,10 @@ class ControllerMachine(RuleBasedStateMachine):
             return
         controller, serving = self.controller, self._serving()
         assert {r.id for r in self.balancer.members()} == {r.id for r in self.balancer.routable()} == serving
-        assert [r.id for r in (*controller.standalone, *controller.hybrid)] == self.alive
+        assert sorted(r.id for r in (*controller.standalone, *controller.hybrid)) == sorted(self.alive)
         gone = {*STANDALONE, *HYBRID} - set(self.alive)
-        assert {name for name, _ in controller.failures} == gone
+        assert {name for name, _ in controller.failures} >= gone
+        assert all(r is self.replicas[r.id] for r in (*controller.standalone, *controller.hybrid))
         for name in serving:
             replica = self.replicas[name]
             assert replica.has_weights and replica.has_kv_cache and replica.is_accepting and not replica.is_refusing

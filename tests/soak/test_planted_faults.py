@@ -167,6 +167,29 @@ def failures_swallowed(patch: Patch) -> None:
     patch.setattr(DynamicResourceController, "_try_each", swallow)
 
 
+def rejoined_without_weights(patch: Patch) -> None:
+    """A hybrid engine that was made anew while lent gets requests, but no weights."""
+
+    async def wake(self: DynamicResourceController, replica: Replica) -> None:
+        await self._bounded(replica.wake_up(("weights", "kv_cache")))
+        if replica in self.hybrid:
+            await self._bounded(self._weight_sync.sync_hybrid(replica, self.version))
+
+    patch.setattr(DynamicResourceController, "_wake", wake)
+
+
+def rejoined_asleep(patch: Patch) -> None:
+    """It counts as lent, and nobody has woken it."""
+
+    async def rejoin(self: DynamicResourceController, replica: Replica, restart: Any) -> None:
+        async with self._busy:
+            self.hybrid.append(await self._bounded(restart(replica)))
+            if self.is_hybrid_active:
+                self._balancer.add(self.hybrid[-1:])
+
+    patch.setattr(DynamicResourceController, "rejoin", rejoin)
+
+
 def trainer_memory_kept(patch: Patch) -> None:
     """The engine wakes with the optimizer still on the device."""
     call = DynamicResourceController._trainer_call
@@ -205,8 +228,8 @@ def abort_not_acknowledged(patch: Patch) -> None:
 
 
 def call_without_deadline(patch: Patch) -> None:
-    async def unbounded(self: DynamicResourceController, call: Awaitable[object]) -> None:
-        await call
+    async def unbounded(self: DynamicResourceController, call: Awaitable[object]) -> object:
+        return await call
 
     patch.setattr(DynamicResourceController, "_bounded", unbounded)
 
@@ -304,6 +327,8 @@ PLANTED = {
     flip_before_effect: "counts as lent without weights|while nothing is lent|lending may not go",
     routable_before_weights: "is routable without weights",
     failures_swallowed: "without weights|without a KV cache|counts as lent",
+    rejoined_without_weights: "without weights",
+    rejoined_asleep: "is routable without|counts as lent without weights",
     trainer_memory_kept: "holds rollout and training memory",
     stale_kv: "made with older weights",
     abort_not_acknowledged: "under a running request|tasks are left behind|without weights or KV cache",

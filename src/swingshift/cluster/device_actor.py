@@ -70,6 +70,13 @@ class DeviceActor:
 
         return build_parts(self._config, self._spec, self._device_name, model_path, meeting_place)
 
+    async def restart_engine(self) -> str:
+        """Hybrid: end what is left of the engine and build another one on the trainer's parameters, asleep."""
+        assert self._parts is not None
+        # Beside training, which may be under way: a sleeping engine only holds references.
+        await asyncio.to_thread(self._parts.restart_engine)
+        return f"another engine in process {os.getpid()}"
+
     # --- the engine's verbs -----------------------------------------------------------------------------------
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,19 @@ from swingshift.training.profiling import RolloutProfiler, Traces, TrainProfiler
 from swingshift.training.worker import TorchTrainWorker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DeviceParts:
     """A device that only rolls out has no worker; a trainer's device that is never lent has no engine."""
 
     engine: TorchEngine | None
     worker: TorchTrainWorker | None
+    build_engine: Callable[[], TorchEngine]
+
+    def restart_engine(self) -> None:
+        """Another engine in the place of one that failed, whose memory is free before the new one is made."""
+        assert self.engine is not None
+        self.engine.close()
+        self.engine = self.build_engine()
 
 
 def build_parts(
@@ -42,9 +51,8 @@ def build_parts(
     model = _load(config, model_path).to(device)
     is_trainer = spec.rank is not None
     worker = _build_worker(config, spec, device, model, model_path, meeting_place) if is_trainer else None
-    if is_trainer and not config.lends:
-        return DeviceParts(None, worker)
-    return DeviceParts(_build_engine(config, spec, device, model), worker)
+    build_engine = partial(_build_engine, config, spec, device, model)
+    return DeviceParts(None if is_trainer and not config.lends else build_engine(), worker, build_engine)
 
 
 def _load(config: SwingshiftConfig, model_path: str) -> torch.nn.Module:

@@ -115,15 +115,20 @@ class RayTrainer:
 
 
 class RayStarter:
-    """Starts another device process in the place of one that is gone."""
+    """Another device process in the place of a standalone one; in a trainer's process, another engine."""
 
     def __init__(self, pool: Pool, model_path: str) -> None:
         self._pool = pool
         self._model_path = model_path
 
     async def restart(self, replica: Replica) -> Replica:
-        actor = self._pool.replace(replica.id)
-        where = await answer(actor.start.remote(self._model_path, None), replica.id)
+        assert isinstance(replica, RayReplica)
+        if replica.kind is ReplicaKind.HYBRID:
+            actor = replica.actor
+            where = await answer(actor.restart_engine.remote(), replica.id)
+        else:
+            actor = self._pool.replace(replica.id)
+            where = await answer(actor.start.remote(self._model_path, None), replica.id)
         logger.info("%s: %s", replica.id, where)
         return RayReplica(replica.id, replica.kind, actor)
 

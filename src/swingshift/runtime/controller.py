@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from swingshift.core.cost import SwitchCosts
 from swingshift.core.lifecycle import LendingState, advance
@@ -22,6 +23,8 @@ from swingshift.schedule.base import Rebalance
 logger = logging.getLogger(__name__)
 
 SLEEP_LEVEL = 2
+
+T = TypeVar("T")
 
 
 class DynamicResourceController:
@@ -58,8 +61,10 @@ class DynamicResourceController:
         self._release_kv_cache = release_kv_cache
         self._busy = asyncio.Lock()
         """Held by whoever changes weights or membership: restarted replicas join between two operations."""
-        self.on_standalone_lost: Callable[[Replica, Exception], None] = lambda replica, error: None
-        self.on_synced: Callable[[list[Replica]], None] = lambda replicas: None
+        self.on_lost: Callable[[Replica, Exception], None] = lambda replica, error: None
+        """A replica was taken out."""
+        self.on_survived: Callable[[Sequence[Replica]], None] = lambda replicas: None
+        """Replicas came through a weight sync, or a lending from its beginning to its end."""
         self.expects_replicas: Callable[[], bool] = lambda: False
         """Is a replica about to come back?"""
 
@@ -109,9 +114,9 @@ class DynamicResourceController:
             self._balancer.restore(serving)
             if newcomers:
                 self._balancer.add(newcomers)
-            self.on_synced(serving)
+            self.on_survived(serving)
             if not self.standalone and not self.hybrid and not self.expects_replicas():
-                raise NoReplicaError(f"no replica is left: {self._why_retired()}")
+                raise NoReplicaError(f"no replica is left: {self.why_retired()}")
 
     async def join(self, replica: Replica) -> None:
         """A standalone replica that was restarted: current weights first, and only then requests.
@@ -126,6 +131,27 @@ class DynamicResourceController:
                     await self._resume(replica)
                 self._balancer.add((replica,))
             self.standalone.append(replica)
+
+    async def rejoin(self, replica: Replica, restart: Callable[[Replica], Awaitable[Replica]]) -> None:
+        """A hybrid replica that was taken out: ``restart`` replaces its engine by one that sleeps.
+
+        Whoever else needs its device waits meanwhile. If the devices are lent, the new engine gets weights and then
+        requests; else it waits to be lent. Raises ReplicaError if it fails; it has not joined then.
+        """
+        async with self._busy:
+            another = await self._bounded(restart(replica))
+            # With the engine its memory is gone.
+            self._awake_failed.pop(replica, None)
+            if self.is_hybrid_active:
+                with self._lanes.phase(another.devices, DeviceState.SWITCHING):
+                    try:
+                        await self._wake(another)
+                        await self._resume(another)
+                    except ReplicaError as error:
+                        await self._put_back({another: error})
+                        raise
+                self._balancer.add((another,))
+            self.hybrid.append(another)
 
     async def abort_all(self) -> None:
         """The end of the run: every replica returns what it has, and accepts nothing that matters any more."""
@@ -188,6 +214,7 @@ class DynamicResourceController:
                 await self._trainer_call("onload", self._trainer.onload())
             self.state = advance(self.state, LendingState.STANDALONE_ONLY)
             self.costs.deactivated(self._now() - started)
+            self.on_survived(self.hybrid)
 
     async def rebalance(self, kind: Rebalance) -> None:
         """Redistribute requests in flight. Every replica that was paused is resumed, whatever fails.
@@ -259,11 +286,11 @@ class DynamicResourceController:
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    async def _bounded(self, call: Awaitable[object]) -> None:
+    async def _bounded(self, call: Awaitable[T]) -> T:
         """One call to a replica, within its deadline."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await call
+                return await call
         except TimeoutError:
             raise _NoAnswerError(f"no answer within {self._timeout_s:g} s") from None
 
@@ -309,11 +336,11 @@ class DynamicResourceController:
                 group.remove(replica)
                 self.failures.append((replica.id, str(error)))
                 logger.error("replica %s is taken out: %s", replica.id, error)
-                if group is self.standalone:
-                    self.on_standalone_lost(replica, error)
+                self.on_lost(replica, error)
         self._balancer.retire(replica)
 
-    def _why_retired(self) -> str:
+    def why_retired(self) -> str:
+        """Who was taken out and why, in one line."""
         return "; ".join(f"{replica_id}: {reason}" for replica_id, reason in self.failures) or "none was configured"
 
 

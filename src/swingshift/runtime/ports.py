@@ -71,11 +71,12 @@ class Replica(Protocol):
 
 
 class ReplicaStarter(Protocol):
-    """Replaces standalone replicas that failed."""
+    """Replaces replicas that failed."""
 
     async def restart(self, replica: Replica) -> Replica:
-        """End what is left of it and start another with the same id on the same devices: awake, without weights.
+        """End what is left of it and start another with the same id on the same devices, without weights.
 
+        A standalone one in a process of its own, awake; a hybrid one in the trainer's process, asleep.
         Raises ReplicaError if that fails; the caller sets the deadline.
         """
 

@@ -1,17 +1,18 @@
-"""Brings standalone replicas back that died: restarted with back-off, given weights, and only then routable.
+"""Brings replicas back that failed: restarted with back-off, given weights, and only then routable.
 
-A replica that dies again and again without surviving a weight sync ends the run with an error that says so.
-Hybrid replicas live in the trainer's processes: they cannot be restarted alone.
+A standalone replica that dies again and again without surviving a weight sync ends the run with an error that says
+so. A hybrid one shares the trainer's process, so only its engine is made anew; if that fails again and again without
+surviving a lending, it stays out, since training can go on without lending.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from swingshift.core.types import ReplicaId
+from swingshift.core.types import ReplicaId, ReplicaKind
 from swingshift.errors import ReplicaError, TooManyFailuresError
 from swingshift.runtime.ports import Replica, ReplicaStarter
 from swingshift.runtime.signals import Signal, WaitBoard
@@ -33,7 +34,7 @@ class RestartSettings:
 
 
 class ReplicaRestarts:
-    """``join`` gives a new replica weights and lets it serve (the controller's)."""
+    """``join`` gives a new standalone replica weights and lets it serve; ``rejoin`` also restarts (hybrid ones)."""
 
     def __init__(
         self,
@@ -41,10 +42,12 @@ class ReplicaRestarts:
         settings: RestartSettings,
         board: WaitBoard,
         join: Callable[[Replica], Awaitable[None]],
+        rejoin: Callable[[Replica, Callable[[Replica], Awaitable[Replica]]], Awaitable[None]],
     ) -> None:
         self._starter = starter
         self._settings = settings
         self._join = join
+        self._rejoin = rejoin
         self._changed = Signal(board)
         self._tasks: asyncio.TaskGroup | None = None
         self._under_way: dict[ReplicaId, asyncio.Task[None]] = {}
@@ -75,15 +78,15 @@ class ReplicaRestarts:
         return bool(self._under_way)
 
     def lost(self, replica: Replica, error: Exception) -> None:
-        """A standalone replica was taken out."""
+        """A replica was taken out."""
         if self._starter is None or self._settings.max_restarts == 0 or self._tasks is None:
             return
         assert replica.id not in self._under_way, f"{replica.id} was lost twice"
         task = self._tasks.create_task(self._bring_back(replica, error), name=f"restart of {replica.id}")
         self._under_way[replica.id] = task
 
-    def survived(self, replicas: list[Replica]) -> None:
-        """These came through a weight sync: whatever killed them before is over."""
+    def survived(self, replicas: Sequence[Replica]) -> None:
+        """These came through a weight sync or a lending: whatever killed them before is over."""
         for replica in replicas:
             if replica.id in self._joined:
                 self._joined.discard(replica.id)
@@ -103,32 +106,45 @@ class ReplicaRestarts:
 
     async def _bring_back(self, replica: Replica, error: Exception) -> None:
         try:
-            while True:
-                self._count_death(replica, error)
+            while self._may_try(replica, error):
                 delay_s = self._settings.back_off_s(self._deaths[replica.id])
                 logger.warning("replica %s is restarted in %g s", replica.id, delay_s)
                 await asyncio.sleep(delay_s)
                 try:
-                    replica = await self._start_another(replica)
-                    await self._join(replica)
-                    break
+                    await self._restart(replica)
                 except ReplicaError as failed:
                     logger.warning("replica %s did not come back: %s", replica.id, failed)
                     error = failed
-            self.num_restarts += 1
-            self._joined.add(replica.id)
-            logger.warning("replica %s is back", replica.id)
+                    continue
+                self.num_restarts += 1
+                self._joined.add(replica.id)
+                logger.warning("replica %s is back", replica.id)
+                return
         finally:
             self._under_way.pop(replica.id, None)
             self._changed.notify()
 
-    def _count_death(self, replica: Replica, error: Exception) -> None:
+    def _may_try(self, replica: Replica, error: Exception) -> bool:
+        """Count a death. After too many in a row: TooManyFailuresError, or False for a replica that can be spared."""
         deaths = self._deaths[replica.id] = self._deaths.get(replica.id, 0) + 1
-        if deaths > self._settings.max_restarts:
-            raise TooManyFailuresError(
-                f"replica {replica.id} died {deaths} times in a row, more than "
-                f"async_training.max_replica_restarts={self._settings.max_restarts} allows; the latest: {error}"
-            ) from error
+        if deaths <= self._settings.max_restarts:
+            return True
+        failed = (
+            f"replica {replica.id} failed {deaths} times in a row, more than "
+            f"async_training.max_replica_restarts={self._settings.max_restarts} allows; the latest: {error}"
+        )
+        if replica.kind is ReplicaKind.HYBRID:
+            logger.error("%s. It stays out", failed)
+            return False
+        raise TooManyFailuresError(failed) from error
+
+    async def _restart(self, replica: Replica) -> None:
+        """Raises ReplicaError if no other replica has joined in its place."""
+        assert self._starter is not None
+        if replica.kind is ReplicaKind.HYBRID:
+            await self._rejoin(replica, self._starter.restart)
+        else:
+            await self._join(await self._start_another(replica))
 
     async def _start_another(self, replica: Replica) -> Replica:
         assert self._starter is not None

@@ -40,7 +40,7 @@ from swingshift.runtime.signals import WaitBoard
 from swingshift.runtime.step_loop import StepLoop
 from swingshift.runtime.step_rollouter import StepRollouter
 from swingshift.runtime.train_loop import TrainLoop
-from swingshift.runtime.training_call import TrainingCall
+from swingshift.runtime.training_call import OnTrained, TrainingCall
 from swingshift.runtime.validation import finish_or_give_up
 from swingshift.runtime.watch import HealthChecks, Watchdog
 from swingshift.schedule.base import DynamicSchedulePolicyBase
@@ -53,7 +53,7 @@ async def _no_report(report: CycleReport) -> None:
 
 
 class Session:
-    """One training run. ``on_cycle`` and ``on_span`` receive what happened; ``run`` returns the exit reason."""
+    """One training run. The callbacks ``on_…`` receive what happened; ``run`` returns the exit reason."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Session:
         *,
         on_cycle: Callable[[CycleReport], Awaitable[None]] = _no_report,
         on_span: Callable[[DeviceSpan], None] = lambda span: None,
+        on_trained: OnTrained = lambda groups, version: None,
     ) -> None:
         self._ports = ports
         self._settings = settings
@@ -96,12 +97,14 @@ class Session:
             call_timeout_s=settings.call_timeout_s,
             release_kv_cache=settings.release_kv_cache,
         )
-        self.restarts = ReplicaRestarts(ports.starter, settings.restarts, self.board, self.controller.join)
-        self.controller.on_standalone_lost = self.restarts.lost
-        self.controller.on_synced = self.restarts.survived
+        self.restarts = ReplicaRestarts(
+            ports.starter, settings.restarts, self.board, self.controller.join, self.controller.rejoin
+        )
+        self.controller.on_lost = self.restarts.lost
+        self.controller.on_survived = self.restarts.survived
         self.controller.expects_replicas = lambda: self.restarts.is_pending
         self.metrics = CycleMetrics(len(ports.trainer.devices), sum(len(r.devices) for r in ports.standalone))
-        self._training = TrainingCall(ports.trainer, self.lanes, settings.train_timeout_s)
+        self._training = TrainingCall(ports.trainer, self.lanes, settings.train_timeout_s, on_trained)
         self.rollouter: Rollouter | StepRollouter
         self.train_loop: TrainLoop | StepLoop
         if isinstance(policy, StepMode):

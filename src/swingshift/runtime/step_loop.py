@@ -287,15 +287,18 @@ class StepLoop:
         if not self._controller.can_lend:
             if await self._wait_for_replica() or self._stopped:
                 return
-            dead = "; ".join(f"{r}: {why}" for r, why in self._controller.failures) or "none is configured"
-            raise NoReplicaError(f"no replica can generate the next samples ({dead})")
+            raise NoReplicaError(f"no replica can generate the next samples ({self._controller.why_retired()})")
         # Once is news; the steps after it say the same again and again.
         level = logging.INFO if self._has_generated_alone else logging.WARNING
         self._has_generated_alone = True
         logger.log(level, "no standalone replica generates; lending the trainer's devices for %d groups", num_groups)
         self._mark_rates()
         if not await self._controller.activate():
-            raise NoReplicaError("no standalone replica is left and no hybrid one could be woken")
+            if self._controller.expects_replicas():
+                return
+            raise NoReplicaError(
+                f"no standalone replica is left and no hybrid one could be woken ({self._controller.why_retired()})"
+            )
         found = await self._buffer.wait_for_sampleable(step, num_groups)
         self._step.evictions.add(found.evictions)
         self._mark_rates()

@@ -180,8 +180,7 @@ class TrainLoop:
         if not self._controller.can_lend:
             if await self._wait_for_replica() or self._stopped:
                 return
-            dead = "; ".join(f"{r}: {why}" for r, why in self._controller.failures) or "none is configured"
-            raise NoReplicaError(f"no replica can generate the next samples ({dead})")
+            raise NoReplicaError(f"no replica can generate the next samples ({self._controller.why_retired()})")
         # Once is news; the cycles after it say the same again and again.
         level = logging.INFO if self._has_generated_alone else logging.WARNING
         self._has_generated_alone = True
@@ -189,8 +188,10 @@ class TrainLoop:
         if await self._controller.activate():
             await self._rollouter.wait_buffered(num_groups, who=WHO)
             await self._controller.deactivate()
-        else:
-            raise NoReplicaError("no standalone replica is left and no hybrid one could be woken")
+        elif not self._controller.expects_replicas():
+            raise NoReplicaError(
+                f"no standalone replica is left and no hybrid one could be woken ({self._controller.why_retired()})"
+            )
 
     # --- the end of a cycle -----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 
 from swingshift.core.types import DeviceState, SampleGroup, WeightVersion
 from swingshift.errors import TrainerError
@@ -13,20 +14,31 @@ from swingshift.runtime.ports import TrainResult, TrainWorker
 logger = logging.getLogger(__name__)
 
 
+OnTrained = Callable[[Sequence[SampleGroup], WeightVersion], None]
+"""Told of the groups of one optimizer pass and the version it began from, as soon as it has succeeded."""
+
+
 class TrainingCall:
     """Knows at any moment which groups were handed to the trainer without (yet) having been trained on."""
 
-    def __init__(self, trainer: TrainWorker, lanes: DeviceLanes, timeout_s: float) -> None:
+    def __init__(
+        self,
+        trainer: TrainWorker,
+        lanes: DeviceLanes,
+        timeout_s: float,
+        on_trained: OnTrained = lambda groups, version: None,
+    ) -> None:
         self.devices = trainer.devices
         self._trainer = trainer
         self._lanes = lanes
         self._timeout_s = timeout_s
+        self._on_trained = on_trained
         self._under_way: tuple[list[SampleGroup], asyncio.Future[TrainResult]] | None = None
 
     async def run(self, groups: list[SampleGroup], version: WeightVersion) -> TrainResult:
         """Train. If this task is cancelled the call goes on, see ``settle``. TrainerError past the deadline."""
         with self._lanes.phase(self.devices, DeviceState.TRAIN):
-            call = asyncio.ensure_future(self._trainer.train(groups, version))
+            call = asyncio.ensure_future(self._train(groups, version))
             self._under_way = (groups, call)
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -38,6 +50,12 @@ class TrainingCall:
                 ) from None
             self._under_way = None
             return result
+
+    async def _train(self, groups: list[SampleGroup], version: WeightVersion) -> TrainResult:
+        result = await self._trainer.train(groups, version)
+        # Within the call, so that it is told even if nobody waits for the call any more.
+        self._on_trained(groups, version)
+        return result
 
     @property
     def is_under_way(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from swingshift.core.types import GenerationRequest, Prompt, SampleGroup, TokenOutput, WeightVersion
+from swingshift.core.types import GenerationRequest, Prompt, ReplicaKind, SampleGroup, TokenOutput, WeightVersion
 from swingshift.errors import CheckpointError, DataError, ReplicaDiedError, ReplicaError, TrainerError
 from swingshift.runtime.ports import PromptSource, Replica, ReplicaStarter, RewardFn, TrainResult, WeightSync
 from swingshift.runtime.session_parts import Ports
@@ -82,24 +82,29 @@ class FaultyReplica:
 
 
 class FaultyStarter:
-    """A new process in the place of one that failed; ``replace_by`` is told of it."""
+    """A new process, or a new engine in the trainer's, in the place of one that failed."""
 
-    def __init__(
-        self, inner: ReplicaStarter, schedule: FaultSchedule, replace_by: Callable[[SimReplica], FaultyReplica]
-    ) -> None:
+    def __init__(self, inner: ReplicaStarter, schedule: FaultSchedule, world: FaultyWorld) -> None:
         self._inner = inner
         self._schedule = schedule
-        self._replace_by = replace_by
+        self._world = world
 
     async def restart(self, replica: Replica) -> Replica:
         assert isinstance(replica, FaultyReplica)
         fault = self._schedule.take("starter.restart")
         if fault is not None:
             await _fail_or_wait(fault, ReplicaError)
-        replica.process.die()
-        another = await self._inner.restart(replica.inner)
-        assert isinstance(another, SimReplica)
-        return self._replace_by(another)
+        trainer, shares = self._world.trainer, replica.kind is ReplicaKind.HYBRID
+        assert trainer is not None
+        if shares and trainer.process.is_dead:
+            raise ReplicaDiedError(f"the process of {replica.id} is gone")
+        self._world.replicas[replica.id].process.die()
+        another = self._world.wrap_replica(await self._inner.restart(replica.inner))
+        if shares:
+            trainer.process.dies_with.append(another.process)
+            if trainer.process.is_dead:
+                another.process.die()
+        return another
 
 
 class FaultyTrainer:
@@ -227,8 +232,8 @@ class FaultyWorld:
         self.trainer = FaultyTrainer(ports.trainer, self.schedule)
         self.processes.append(self.trainer.process)
         starter = ports.starter
-        standalone = [self._replica(r) for r in ports.standalone]
-        hybrid = [self._replica(r) for r in ports.hybrid]
+        standalone = [self.wrap_replica(r) for r in ports.standalone]
+        hybrid = [self.wrap_replica(r) for r in ports.hybrid]
         # Trainer and engine share the processes on the trainer's devices.
         self.trainer.process.dies_with += [replica.process for replica in hybrid]
         return replace(
@@ -238,10 +243,10 @@ class FaultyWorld:
             hybrid=hybrid,
             weight_sync=FaultyWeightSync(ports.weight_sync, self.trainer),
             prompts=FaultyPrompts(ports.prompts, self.schedule),
-            starter=None if starter is None else FaultyStarter(starter, self.schedule, self._replica),
+            starter=None if starter is None else FaultyStarter(starter, self.schedule, self),
         )
 
-    def _replica(self, replica: Replica) -> FaultyReplica:
+    def wrap_replica(self, replica: Replica) -> FaultyReplica:
         assert isinstance(replica, SimReplica)
         faulty = FaultyReplica(replica, self.schedule, self.watch, self.jitter_s)
         self.replicas[replica.id] = faulty

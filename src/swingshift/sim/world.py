@@ -86,7 +86,7 @@ class WorldConfig:
     train_timeout_s: float = 7200.0
     replica_wait_timeout_s: float = 3600.0
     restart_s: float | None = None
-    """How long restarting a standalone replica takes; None: those that die stay out."""
+    """How long restarting a replica takes; None: those that fail stay out."""
     restarts: RestartSettings = RestartSettings()
     health_check_interval_s: float | None = None
     watchdog_timeout_s: float | None = None
@@ -153,7 +153,7 @@ def build_world(config: WorldConfig) -> World:
         prompts=SimPrompts(config.num_prompts, config.prompt_length),
         reward=config.reward,
         saver=config.saver,
-        starter=None if config.restart_s is None else SimStarter(standalone, config.restart_s),
+        starter=None if config.restart_s is None else SimStarter((standalone, hybrid), config.restart_s),
         validate=config.validate,
     )
     world: World
@@ -187,18 +187,18 @@ def _share_cores(config: WorldConfig, world: World) -> None:
 
 
 class SimStarter:
-    """Puts another replica in the place of one that died, in ``replicas`` too."""
+    """Puts another replica in the place of one that failed, in the ``replicas`` of its kind too."""
 
-    def __init__(self, replicas: list[SimReplica], seconds: float) -> None:
+    def __init__(self, replicas: tuple[list[SimReplica], ...], seconds: float) -> None:
         self._replicas = replicas
         self._seconds = seconds
 
     async def restart(self, replica: Replica) -> Replica:
-        index = next(i for i, r in enumerate(self._replicas) if r.id == replica.id)
-        if not self._replicas[index].is_dead:
-            self._replicas[index].die()
+        [(group, index)] = [(g, i) for g in self._replicas for i, r in enumerate(g) if r.id == replica.id]
+        if not group[index].is_dead:
+            group[index].die()
         await asyncio.sleep(self._seconds)
-        another = self._replicas[index] = self._replicas[index].another()
+        another = group[index] = group[index].another()
         return another
 
 
