@@ -201,7 +201,7 @@ class Watchers:
         for i in range(collections):
             groups = self.groups[i * share : (i + 1) * share]
             self.metrics.add_allocated(0.1)
-            self.metrics.add_collection(timings, groups, 1, 0.01, 2, 5, WORKER_ROW)
+            self.metrics.add_collection(timings, groups, 1, 0.01, 2, WORKER_ROW)
         self.row = self.metrics.row(now=self.now_s, global_step=self.cycle, rollout=self.rollout)
 
     def _decisions(self) -> None:

@@ -169,8 +169,8 @@ def two_collections() -> CycleMetrics:
     first = {"step": 5.0, "gen": 1.0, "update_actor": 2.0, "adv": 0.5, "wait_for_enough_samples": 1.0}
     second = {"step": 3.0, "gen": 0.5, "update_actor": 1.5, "old_log_prob": 1.0, "param_sync": 0.25}
     worker = {"actor/pg_loss": 0.2}
-    cycle.add_collection(first, [fresh, resumed], 3, 2.0, 2, 4, worker)
-    cycle.add_collection(second, [old], 3, 0.5, 0, 3, {"actor/pg_loss": 0.4, "actor/kl": 0.1})
+    cycle.add_collection(first, [fresh, resumed], 3, 2.0, 2, worker)
+    cycle.add_collection(second, [old], 3, 0.5, 0, {"actor/pg_loss": 0.4, "actor/kl": 0.1})
     # The first step began with 1 s of waiting while lent, which is before the trainer's turn.
     cycle.add_allocated(4.0)
     cycle.add_allocated(3.0)
@@ -178,8 +178,10 @@ def two_collections() -> CycleMetrics:
 
 
 def test_a_cycles_row_by_hand() -> None:
-    lending = LendingCycle(1, 1, 0.3, 0.2, 0.5, 0.35)
-    row = two_collections().row(now=12.5, global_step=4, rollout=ROLLOUT, lending=lending, extra={"val/reward": 0.7})
+    lending = LendingCycle(1, 1, 0.3, 0.2, 0.5, 0.7, 0.35)
+    row = two_collections().row(
+        now=12.5, global_step=4, rollout=ROLLOUT, mq_size=3, lending=lending, extra={"val/reward": 0.7}
+    )
     assert row.keys() == METRICS.keys() | {"actor/pg_loss", "actor/kl", "val/reward"}
     u_train, u_rollout, x = 5.0 / 7.0, 0.75, 1.0 / 8.0
     expected = {
@@ -197,6 +199,7 @@ def test_a_cycles_row_by_hand() -> None:
         "dynamic_resource/num_standalone_devices": 1,
         "dynamic_resource/mq_size": 3,
         "dynamic_resource/deactivate_ratio": 0.35,
+        "dynamic_resource/switch_s": 0.7,
         "dynamic_resource/num_activations": 1,
         "dynamic_resource/num_deactivations": 1,
         "dynamic_resource/activate_s": 0.3,
@@ -268,7 +271,7 @@ def test_the_next_cycle_starts_empty_but_counters_run_on() -> None:
     cycle = two_collections()
     cycle.row(now=1.0, global_step=4, rollout=ROLLOUT)
     cycle.add_timings({"save": 2.0})
-    cycle.add_collection({"step": 1.0}, [group(3, sample(((4, 1),), 0.25))], 4, 0.0, 0, 0)
+    cycle.add_collection({"step": 1.0}, [group(3, sample(((4, 1),), 0.25))], 4, 0.0, 0)
     row = cycle.row(now=2.0, global_step=5, rollout=ROLLOUT)
     assert row["fully_async/trainer/step_consumed_samples"] == 1
     assert row["fully_async/count/total_consumed_samples"] == 4
@@ -283,7 +286,7 @@ def test_counters_survive_a_checkpoint() -> None:
     cycle = two_collections()
     resumed = CycleMetrics(2, 1)
     resumed.load_state_dict(cycle.state_dict())
-    resumed.add_collection({"step": 1.0}, [group(3, sample(((2, 1),)))], 3, 0.0, 0, 0)
+    resumed.add_collection({"step": 1.0}, [group(3, sample(((2, 1),)))], 3, 0.0, 0)
     row = resumed.row(now=0.0, global_step=4, rollout=ROLLOUT)
     assert row["fully_async/count/total_consumed_samples"] == 4
     assert row["fully_async/count/stale_trajectory_processed"] == 4
@@ -291,7 +294,7 @@ def test_counters_survive_a_checkpoint() -> None:
 
 def test_a_response_without_tokens_is_not_stale() -> None:
     cycle = CycleMetrics(1, 1)
-    cycle.add_collection({"step": 1.0}, [group(0, sample((), 0.0), sample(((7, 2),)))], 7, 0.0, 0, 0)
+    cycle.add_collection({"step": 1.0}, [group(0, sample((), 0.0), sample(((7, 2),)))], 7, 0.0, 0)
     row = cycle.row(now=0.0, global_step=8, rollout=ROLLOUT)
     assert row["fully_async/staleness/max"] == 0
     assert row["fully_async/count/stale_samples_processed"] == 0
@@ -305,10 +308,10 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(AssertionError, match="updat_actor"):
         cycle.add_timings({"updat_actor": 1.0})
     with pytest.raises(AssertionError, match="scored"):
-        cycle.add_collection({}, [group(0, sample(((0, 1),), None))], 0, 0.0, 0, 0)
+        cycle.add_collection({}, [group(0, sample(((0, 1),), None))], 0, 0.0, 0)
     with pytest.raises(AssertionError, match="newer than the trainer"):
-        cycle.add_collection({}, [group(0, sample(((2, 1),)))], 1, 0.0, 0, 0)
+        cycle.add_collection({}, [group(0, sample(((2, 1),)))], 1, 0.0, 0)
     with pytest.raises(AssertionError, match="not a worker's"):
-        cycle.add_collection({}, [], 1, 0.0, 0, 0, {"perf/tokens": 1.0})
+        cycle.add_collection({}, [], 1, 0.0, 0, {"perf/tokens": 1.0})
     with pytest.raises(AssertionError, match="nonsense"):
         cycle.row(now=0.0, global_step=1, rollout=ROLLOUT, extra={"nonsense": 1.0})

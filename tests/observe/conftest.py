@@ -83,8 +83,10 @@ class FakeRun:
         self.set(self.hybrid, S.IDLE)
         busy, capacity = self.rollout.close(self.now)
         rollout = RolloutCycle(busy, capacity, self.now - start, self.now - start, 32, 32 * (version + 1), queue)
-        lending = LendingCycle(int(lend), int(lend), 0.12, 0.08, 0.2, 0.3) if lend else LendingCycle()
-        row = self.cycle.row(now=self.now, global_step=version + 1, rollout=rollout, lending=lending)
+        lending = LendingCycle(int(lend), int(lend), 0.12, 0.08, 0.2, 0.2, 0.3) if lend else LendingCycle()
+        row = self.cycle.row(
+            now=self.now, global_step=version + 1, rollout=rollout, mq_size=queue, lending=lending
+        )
         self.sink.log(version + 1, row)
         self.rows.append(row)
 
@@ -96,7 +98,7 @@ class FakeRun:
         timings = {**before, "gen": gen, "update_actor": train, "step": sum(before.values()) + gen + train}
         first = (version * COLLECTIONS + i) * 8
         groups = [make_group(first + j, max(0, version - j % 2), reward) for j in range(8)]
-        self.cycle.add_collection(timings, groups, version, gen, 8 if gen > 0.1 else 0, queue)
+        self.cycle.add_collection(timings, groups, version, gen, 8 if gen > 0.1 else 0)
 
 
 @pytest.fixture

@@ -44,8 +44,7 @@ def row(**values: float) -> dict[str, float]:
         "capacity": "dynamic_resource/rollout_capacity_s",
         "step": "timing_s/step",
         "wait": "timing_s/wait_for_enough_samples",
-        "activate": "timing_s/activate",
-        "deactivate": "timing_s/deactivate",
+        "switch": "dynamic_resource/switch_s",
         "a": "dynamic_resource/num_hybrid_devices",
         "b": "dynamic_resource/num_standalone_devices",
         "reward": "critic/rewards/mean",
@@ -64,11 +63,11 @@ def row(**values: float) -> dict[str, float]:
 def test_two_cycles_by_hand() -> None:
     totals = RunTotals()
     totals.add(row(
-        compute=1, allocated=4, busy=8, capacity=8, step=4, wait=2, activate=0.1, deactivate=0.05, a=1, b=2,
+        compute=1, allocated=4, busy=8, capacity=8, step=4, wait=2, switch=0.15, a=1, b=2,
         reward=0.2, tokens=100, n=10, groups=5, stale=1.0, stalest=2, failed=1, on=1, off=1,
     ))  # fmt: skip
     totals.add(row(
-        compute=5, allocated=6, busy=2, capacity=12, step=6, wait=0, activate=0.2, deactivate=0, a=1, b=2,
+        compute=5, allocated=6, busy=2, capacity=12, step=6, wait=0, switch=0.2, a=1, b=2,
         reward=0.6, tokens=300, n=30, groups=15, stale=0.2, stalest=1, failed=3, on=1, off=0,
     ))  # fmt: skip
     devices = {

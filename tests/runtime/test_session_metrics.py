@@ -227,6 +227,106 @@ def test_idle_time_adds_up_all_pauses_of_a_cycle() -> None:
     )
 
 
+def test_the_time_after_the_last_prompt_is_idle_too() -> None:
+    """The data end: nothing is in flight and nothing is left to submit while the trainer works on."""
+    world = simulate(
+        WorldConfig(
+            lend=False,
+            ppo_mini_batch_size=2,
+            trigger_parameter_sync_step=2,
+            staleness_threshold=1.0,
+            num_responses=1,
+            num_prompts=4,
+            replica_cost=FREE,
+            trainer_cost=TrainerCost(per_group_s=1.0, sync_standalone_s=0.0),
+        )
+    )
+    [row] = world.rows
+    assert row["fully_async/rollouter/active_time_s"] == pytest.approx(0.5)
+    assert row["fully_async/rollouter/version_time_s"] == pytest.approx(4.5)
+
+
+def test_the_queue_is_looked_at_when_the_cycle_is_over() -> None:
+    """While the last step's weights are synced groups go on arriving: they are what the next step finds."""
+    world = simulate(
+        WorldConfig(
+            ppo_mini_batch_size=2,
+            trigger_parameter_sync_step=1,
+            staleness_threshold=2.0,
+            num_standalone=2,
+            num_prompts=48,
+            lengths=lognormal_lengths(50, 0.9, 100),
+            replica_cost=ReplicaCost(step_base_s=0.01, abort_s=0.0, wake_s=0.4),
+            trainer_cost=TrainerCost(per_group_s=0.05, sync_standalone_s=0.0),
+            policy_object=ScriptedPolicy(wait=2),
+        ),
+        record := QueueAtReports(),
+    )
+    assert [row["dynamic_resource/mq_size"] for row in world.rows] == record.sizes
+    assert len(set(record.sizes)) > 1
+
+
+class QueueAtReports:
+    """A script: how many groups are queued whenever staleness is reset, which is when a cycle is over."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, world: World) -> None:
+        rollouter = world.session.rollouter
+        reset = rollouter.reset_staleness
+
+        def noted(version: int) -> Any:
+            self.sizes.append(len(rollouter.buffered()))
+            return reset(version)
+
+        rollouter.reset_staleness = noted  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("num_standalone", [0, 1])
+def test_rollout_by_the_trainers_devices_alone_is_counted_as_lent(num_standalone: int) -> None:
+    """In mid-cycle, with no standalone replica (any more): an idle rollout would be a lie, and so would training."""
+
+    def script(world: World) -> None:
+        for replica in world.standalone:
+            asyncio.get_running_loop().call_at(0.3, replica.die)
+
+    config = WorldConfig(
+        num_standalone=num_standalone,
+        trigger_parameter_sync_step=4,
+        staleness_threshold=0.0,
+        num_prompts=64,
+        policy_object=ScriptedPolicy(activate=False, wait=4),
+        enable_rebalance=False,
+    )
+    world = simulate(config, script)
+    for row in world.rows[1:]:
+        parts = [row[f"timing_s/{p}"] for p in ("activate", "wait_for_enough_samples", "deactivate")]
+        assert row["dynamic_resource/num_activations"] == 1 and min(parts) > 0.0
+        assert row["timing_s/gen"] == row["fully_async/total_wait_time_s"] == 0.0
+        assert row["fully_async/total_wait_samples"] == 0.0
+        assert row["timing_s/step"] == pytest.approx(
+            sum(parts) + row["timing_s/update_actor"] + row["timing_s/param_sync"]
+        )
+        allocated_s = row["timing_s/step"] - parts[1] - parts[2]
+        assert row["dynamic_resource/train_allocated_time_s"] == pytest.approx(allocated_s)
+        assert row["dynamic_resource/hybrid_rollout_fraction"] == pytest.approx(parts[1] / row["timing_s/step"])
+    costs = world.session.controller.costs
+    assert total(world, "dynamic_resource/switch_s") == pytest.approx(
+        costs.total_activate_s + costs.total_deactivate_s
+    )
+    asked = [(d.question.value, d.answer) for r in world.reports[1:] for d in r.decisions]
+    assert asked[:2] == [("lend", "yes"), ("take_back", "yes")]
+
+
+def test_the_end_of_the_data_is_a_decision_too() -> None:
+    world = simulate(WorldConfig(num_prompts=61))
+    last = world.reports[-1].decisions[-1]
+    assert (last.question.value, last.answer) == ("lend", "no") and "nothing is left" in last.reason
+    for report in world.reports:
+        assert all(d.reason for d in report.decisions), "every decision says why"
+
+
 def test_capacity_changes_count_from_the_moment_they_happen() -> None:
     """Two replicas for the first second, then one."""
 

@@ -205,6 +205,7 @@ def test_the_numbers_of_a_decision() -> None:
         lend=True,
         reason="lend: 12 missing groups, saves 16.00 s for 3.00 s of switching",
         sampleable_count=20,
+        threshold=32,
         remaining=12,
         per_sample_time_s=2.0,
         benefit_s=pytest.approx(16.0),

@@ -179,8 +179,8 @@ class AsyncTrainingConfig(Section):
     max_replica_restarts: int = Field(
         default=3,
         ge=0,
-        description="Restarts in a row of a replica that failed. After them the run ends with an error, or, if it is a "
-        "hybrid one, goes on without it; 0: whoever fails stays out.",
+        description="Restarts in a row of a replica that failed. After them the run ends with an error, or goes on "
+        "without it if it is a hybrid one; 0: whoever fails stays out.",
     )
     health_check_interval_s: float | None = Field(
         default=30.0, gt=0, description="Seconds between health checks of serving replicas; null: none."

@@ -80,6 +80,7 @@ class LendingCycle:
     activate_s: float = 0.0
     deactivate_s: float = 0.0
     switch_cost_s: float = 0.0
+    switch_s: float = 0.0
     deactivate_ratio: float = 0.0
 
 
@@ -109,7 +110,6 @@ class _Sums:
     wait_s: float = 0.0
     wait_samples: int = 0
     allocated_s: float = 0.0
-    mq_size: int = 0
 
 
 class CycleMetrics:
@@ -146,20 +146,18 @@ class CycleMetrics:
         version: WeightVersion,
         wait_s: float,
         waited_samples: int,
-        mq_size: int,
         worker_metrics: Mapping[str, float] | None = None,
     ) -> None:
         """One collection: phases in seconds, its scored groups, the weight version it trained.
 
-        ``wait_s`` is how long it waited for groups and ``waited_samples`` for how many; ``mq_size`` is what
-        the queue held afterwards. ``worker_metrics`` (``actor/…``) are averaged over the collections.
+        ``wait_s`` is how long it waited for groups and ``waited_samples`` for how many. ``worker_metrics``
+        (``actor/…``) are averaged over the collections.
         """
         self.add_timings(timings)
         sums = self._sums
         sums.num_collections += 1
         sums.wait_s += wait_s
         sums.wait_samples += waited_samples
-        sums.mq_size = mq_size
         for name, value in (worker_metrics or {}).items():
             assert name.startswith(WORKER_PREFIXES), f"not a worker's metric: {name}"
             sums.worker_sums[name] += value
@@ -183,11 +181,13 @@ class CycleMetrics:
         now: float,
         global_step: WeightVersion,
         rollout: RolloutCycle,
+        mq_size: int = 0,
         lending: LendingCycle | None = None,
         extra: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Every metric of the cycle that ends at ``now``; the next cycle starts empty.
 
+        ``mq_size`` is what the queue held when the cycle's last step had ended, weight sync and activation included.
         ``extra`` takes what workers define themselves (``val/…``). Raises AssertionError for undefined names.
         """
         sums, self._sums = self._sums, _Sums()
@@ -197,6 +197,7 @@ class CycleMetrics:
             "training/global_step": float(global_step),
             "training/time_s": now,
             **{f"timing_s/{key}": sums.timings[key] for key in TIMINGS},
+            "dynamic_resource/mq_size": float(mq_size),
             **self._resource_metrics(sums, rollout, lending or LendingCycle()),
             **self._async_metrics(sums, rollout),
             **_sample_metrics(sums, self._a + self._b),
@@ -224,13 +225,13 @@ class CycleMetrics:
             "hybrid_rollout_fraction": hybrid_rollout_fraction(wait_s, step_s),
             "num_hybrid_devices": self._a,
             "num_standalone_devices": self._b,
-            "mq_size": sums.mq_size,
             "deactivate_ratio": lending.deactivate_ratio,
             "num_activations": lending.num_activations,
             "num_deactivations": lending.num_deactivations,
             "activate_s": lending.activate_s,
             "deactivate_s": lending.deactivate_s,
             "switch_cost_s": lending.switch_cost_s,
+            "switch_s": lending.switch_s,
         }
         return {f"dynamic_resource/{name}": float(value) for name, value in metrics.items()}
 

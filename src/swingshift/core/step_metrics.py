@@ -19,6 +19,7 @@ class StepFigures:
     sample_wait_s: float
     is_idle: bool
     sampleable_count: int
+    next_threshold: int
     remaining: int
     per_sample_time_s: float | None
     benefit_s: float | None
@@ -40,6 +41,7 @@ def step_metrics(figures: StepFigures) -> dict[str, float]:
         "separate_async/switch/sample_wait_seconds": figures.sample_wait_s,
         "separate_async/switch/idle": figures.is_idle,
         "separate_async/decision/sampleable_count": figures.sampleable_count,
+        "separate_async/decision/threshold": figures.next_threshold,
         "separate_async/decision/remaining": figures.remaining,
         "separate_async/decision/per_sample_time_seconds": _or_unknown(figures.per_sample_time_s),
         "separate_async/decision/benefit_seconds": _or_unknown(figures.benefit_s),
@@ -53,7 +55,7 @@ def step_metrics(figures: StepFigures) -> dict[str, float]:
         "replay_buffer/evicted_failed": evictions.num_failed,
         "replay_buffer/refilled_samples": evictions.num_refilled,
         "timing_s/switch_wait": timings.get("wait_for_enough_samples", 0.0),
-        "timing_s/switch_to_rollout": timings.get("activate", 0.0),
+        "timing_s/switch_to_rollout": timings.get("activate", 0.0) + timings.get("rebalance", 0.0),
         "timing_s/switch_to_trainer": timings.get("deactivate", 0.0),
         "timing_s/update_weights": timings.get("param_sync", 0.0),
     }

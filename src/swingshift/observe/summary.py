@@ -34,8 +34,7 @@ _SUMMED = (
     "timing_s/step",
     "timing_s/wait_for_enough_samples",
     "timing_s/param_sync",
-    "timing_s/activate",
-    "timing_s/deactivate",
+    "dynamic_resource/switch_s",
 )
 _REWARD = "critic/rewards/mean"
 
@@ -118,7 +117,7 @@ def summarise(
         "staleness_max": int(totals.staleness_max),
         "num_activations": int(sums["dynamic_resource/num_activations"]),
         "num_deactivations": int(sums["dynamic_resource/num_deactivations"]),
-        "switch_s": sums["timing_s/activate"] + sums["timing_s/deactivate"],
+        "switch_s": sums["dynamic_resource/switch_s"],
         "param_sync_s": sums["timing_s/param_sync"],
         "trainer_wait_s": sums["fully_async/total_wait_time_s"],
         **_utilizations(totals),

@@ -27,16 +27,18 @@ class LendingCounter:
 
     def __init__(self, costs: SwitchCosts) -> None:
         self._costs = costs
-        self._reported = (0, 0)
+        self._reported = (0, 0, 0.0)
 
     def cycle(self, deactivate_ratio: float) -> LendingCycle:
         costs = self._costs
-        before, self._reported = self._reported, (costs.num_activations, costs.num_deactivations)
+        total_s = costs.total_activate_s + costs.total_deactivate_s
+        before, self._reported = self._reported, (costs.num_activations, costs.num_deactivations, total_s)
         return LendingCycle(
             num_activations=costs.num_activations - before[0],
             num_deactivations=costs.num_deactivations - before[1],
             activate_s=costs.last_activate_s,
             deactivate_s=costs.last_deactivate_s,
             switch_cost_s=costs.round_trips_s[-1] if costs.round_trips_s else 0.0,
+            switch_s=total_s - before[2],
             deactivate_ratio=deactivate_ratio,
         )

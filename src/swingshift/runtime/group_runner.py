@@ -168,13 +168,19 @@ class RolloutMeter:
         self._generated_before = self._ledger.num_generated
 
     def record(self, *, capacity: int, is_paused: bool) -> None:
-        """From now on ``capacity`` groups could be in flight; ``is_paused``: none is, and none may be submitted."""
+        """From now on ``capacity`` groups could be in flight; ``is_paused``: none is, and none may follow."""
         now = self._now()
         self._utilization.record(now, self._ledger.num_in_flight, capacity)
         if is_paused:
             self._idle.pause(now)
         else:
             self._idle.resume(now)
+
+    def discard(self) -> None:
+        """What passed since the last close belongs to something else (validation); what was generated counts."""
+        now = self._now()
+        self._utilization.close(now)
+        self._idle.close(now)
 
     def close(self, *, staleness_samples: int) -> RolloutCycle:
         now = self._now()

@@ -270,7 +270,8 @@ class Rollouter:
         self._changed()
 
     def _changed(self) -> None:
-        is_paused = self.ledger.num_in_flight == 0 and self.budget.num_submittable == 0
+        may_submit = self.budget.num_submittable > 0 and self.num_remaining > 0
+        is_paused = self.ledger.num_in_flight == 0 and not may_submit
         self._meter.record(capacity=self.max_concurrent_samples, is_paused=is_paused)
         self.changed.notify()
         self.on_levels()

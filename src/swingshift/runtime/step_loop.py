@@ -120,8 +120,8 @@ class StepLoop:
         with self._step.watch.time("step"):
             await self.on_step_begin(step)
             await self.prepare_step(step)
-            for _ in range(self._settings.parameter_sync_step):
-                if self._stopped or not await self._mini_batch(step):
+            while num_trained < self._settings.parameter_sync_step:
+                if self._stopped or not await self._mini_batch(step, num_trained):
                     break
                 num_trained += 1
             if num_trained == 0:
@@ -140,6 +140,7 @@ class StepLoop:
         self._rollouter.version = self.version
         begins = not self._stopped and self._has_steps_left(self.version)
         if begins and self._policy.lends and self._controller.can_lend:
+            self._decided(Question.LEND, "yes", "the run begins with the devices in rollout", {})
             await self._controller.activate()
 
     async def on_train_begin(self) -> None:
@@ -164,11 +165,11 @@ class StepLoop:
 
     async def on_step_begin(self, step: int) -> None:
         """Take the devices back at once if the inventory is ready (or if lending is switched off)."""
+        self._step.threshold = self._policy.threshold()
         if not self._controller.is_hybrid_active:
             return
-        self._step.threshold = self._policy.threshold()
         if self._buffer.get_sampleable_count(step) >= self._step.threshold:
-            self._decided_to_take_back(step, "at once")
+            self._decided_to_take_back(step, self._step.threshold, "at once")
             await self._switch_to_trainer()
 
     async def prepare_step(self, step: int) -> None:
@@ -182,14 +183,12 @@ class StepLoop:
         self._step.evictions.add(found.evictions)
         if found.outcome is not Buffered.ENOUGH:
             logger.info("took the devices back with fewer groups than wanted (%s)", found.outcome)
-        self._decided_to_take_back(step, f"after a wait: {found.outcome}")
+        self._decided_to_take_back(step, self._step.threshold, f"after a wait: {found.outcome}")
         await self._switch_to_trainer()
 
     def on_sample_begin(self, step: int) -> float:
         """A mini-batch is wanted: from now on waiting is starvation."""
-        missing = self._settings.mini_batch_size - self._buffer.get_sampleable_count(step)
-        # At the end of the data fewer can come than a mini-batch lacks.
-        self._step.wait_samples += min(max(0, missing), self._rollouter.store.num_unfinished)
+        self._step.wait_samples += self._num_missing(step)
         return self._now()
 
     def on_sample_end(self, began_s: float, evictions: Evictions) -> None:
@@ -204,20 +203,20 @@ class StepLoop:
         outcome = self._outcome()
         current.is_idle = outcome.sample_wait_s > self._policy.idle_threshold_ratio * outcome.duration_s
         self._policy.step_ended(outcome)
+        self.version = step
         decision = self._policy.decide(sampleable_count=self._buffer.get_sampleable_count(step + 1), is_last=is_last)
         if decision.lend and not self._controller.can_lend:
             decision = replace(decision, lend=False, reason="keep: no hybrid replica is left to lend")
         logger.debug("step %d: %s", step, decision.reason)
         if self._policy.lends:
             self._decided(Question.LEND, "yes" if decision.lend else "no", decision.reason, decision.numbers())
-        self.version = step
         turn_started = self._now()
         with watch.time("param_sync"), self._lanes.phase(self._training.devices, DeviceState.SYNCING):
             await self._controller.sync_weights(self.version)
         if decision.lend and self._controller.can_lend and not self._stopped:
             await self._switch_to_rollout()
         self.metrics.add_allocated(self._now() - turn_started)
-        current.threshold = current.threshold or self._policy.threshold()
+        current.num_left = self._buffer.get_sampleable_count(step + 1)
         return decision
 
     async def on_validate_begin(self) -> None:
@@ -242,67 +241,82 @@ class StepLoop:
 
     # --- one mini-batch ---------------------------------------------------------------------------------------
 
-    async def _mini_batch(self, step: int) -> bool:
+    async def _mini_batch(self, step: int, index: int) -> bool:
         """Sample, train; False if there was nothing to sample."""
-        watch = Stopwatch(self._now)
-        turn_started = self._now()
-        with watch.time("gen"):
-            wait_samples = self._step.wait_samples
-            groups = await self._sample(step)
+        current, watch = self._step, self._step.watch
+        turn_started, lent_before_s = self._now(), current.lent_s
+        gen_before_s, waited_before = watch.seconds.get("gen", 0.0), current.wait_samples
+        groups = await self._sample(step, index)
         if not groups:
-            self._step.watch.add(watch.seconds)
             return False
         result = await self._training.run(groups, self.version)
         watch.add(result.timings_s)
-        self._step.groups = groups
-        self.metrics.add_allocated(self._now() - turn_started)
+        current.groups = groups
+        self.metrics.add_allocated(self._now() - turn_started - (current.lent_s - lent_before_s))
         self.metrics.add_collection(
             {},
             groups,
             self.version,
-            watch.seconds["gen"],
-            self._step.wait_samples - wait_samples,
-            self._buffer.get_sampleable_count(step),
+            watch.seconds["gen"] - gen_before_s,
+            current.wait_samples - waited_before,
             result.metrics,
         )
-        self._step.watch.add(watch.seconds)
         return True
 
-    async def _sample(self, step: int) -> list[SampleGroup]:
-        began_s = self.on_sample_begin(step)
-        size, evictions = self._settings.mini_batch_size, Evictions()
+    async def _sample(self, step: int, index: int) -> list[SampleGroup]:
+        size, watch = self._settings.mini_batch_size, self._step.watch
         while True:
-            found = await self._buffer.wait_for_sampleable(step, size)
-            evictions.add(found.evictions)
+            began_s = self.on_sample_begin(step)
+            with watch.time("gen"):
+                found = await self._buffer.wait_for_sampleable(step, size)
             if found.outcome is not Buffered.NO_REPLICA:
                 break
-            await self._generate_alone(step, size)
-        groups, more = ([], Evictions()) if self._stopped else await self._buffer.sample(step, size)
-        evictions.add(more)
-        self.on_sample_end(began_s, evictions)
+            # What is missing now was not waited for: it will come while the devices are lent.
+            self._step.wait_samples -= self._num_missing(step)
+            self.on_sample_end(began_s, found.evictions)
+            await self._generate_alone(step, size * (self._settings.parameter_sync_step - index))
+        with watch.time("gen"):
+            groups, more = ([], Evictions()) if self._stopped else await self._buffer.sample(step, size)
+        found.evictions.add(more)
+        self.on_sample_end(began_s, found.evictions)
         return groups
+
+    def _num_missing(self, step: int) -> int:
+        """Groups that a mini-batch lacks; at the end of the data fewer can come than that."""
+        missing = self._settings.mini_batch_size - self._buffer.get_sampleable_count(step)
+        return min(max(0, missing), self._rollouter.store.num_unfinished)
 
     async def _generate_alone(self, step: int, num_groups: int) -> None:
         """Nobody else can generate any more: let the hybrid replicas do it, then take them back."""
+        watch = self._step.watch
         if not self._controller.can_lend:
-            if await self._wait_for_replica() or self._stopped:
+            began_s = self._now()
+            with watch.time("gen"):
+                is_back = await self._wait_for_replica()
+            self._step.sample_wait_s += self._now() - began_s
+            if is_back or self._stopped:
                 return
             raise NoReplicaError(f"no replica can generate the next samples ({self._controller.why_retired()})")
+        reason = f"no standalone replica generates; lending the trainer's devices for {num_groups} groups"
         # Once is news; the steps after it say the same again and again.
-        level = logging.INFO if self._has_generated_alone else logging.WARNING
+        logger.log(logging.INFO if self._has_generated_alone else logging.WARNING, "%s", reason)
         self._has_generated_alone = True
-        logger.log(level, "no standalone replica generates; lending the trainer's devices for %d groups", num_groups)
+        self._decided(Question.LEND, "yes", reason, {})
         self._mark_rates()
-        if not await self._controller.activate():
-            if self._controller.expects_replicas():
-                return
+        with watch.time("activate"):
+            is_lent = await self._controller.activate()
+        if is_lent:
+            self._policy.switched(to_rollout_s=self._controller.costs.last_activate_s)
+            self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
+            with watch.time("wait_for_enough_samples"):
+                found = await self._buffer.wait_for_sampleable(step, num_groups)
+            self._step.evictions.add(found.evictions)
+            self._decided_to_take_back(step, num_groups, f"after a wait: {found.outcome}")
+            await self._switch_to_trainer()
+        elif not self._controller.expects_replicas():
             raise NoReplicaError(
                 f"no standalone replica is left and no hybrid one could be woken ({self._controller.why_retired()})"
             )
-        found = await self._buffer.wait_for_sampleable(step, num_groups)
-        self._step.evictions.add(found.evictions)
-        self._mark_rates()
-        await self._controller.deactivate()
 
     # --- switching --------------------------------------------------------------------------------------------
 
@@ -314,12 +328,16 @@ class StepLoop:
 
     async def _switch_to_rollout(self) -> None:
         """The cost excludes the standalone sync, which happens without lending too."""
-        with self._step.watch.time("activate"):
+        watch = self._step.watch
+        with watch.time("activate"):
             lent = await self._controller.activate()
-            if lent:
-                await self._controller.rebalance(Rebalance.PROPORTIONAL)
         if lent:
-            self._policy.switched(to_rollout_s=self._controller.costs.last_activate_s)
+            began_s = self._now()
+            with watch.time("rebalance"):
+                await self._controller.rebalance(Rebalance.PROPORTIONAL)
+            # Moving requests is part of what lending costs.
+            rebalance_s = self._now() - began_s
+            self._policy.switched(to_rollout_s=self._controller.costs.last_activate_s + rebalance_s)
         self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
 
     def _mark_rates(self) -> None:
@@ -345,6 +363,7 @@ class StepLoop:
             now=self._now(),
             global_step=self.version,
             rollout=rollout,
+            mq_size=current.num_left,
             lending=self._switches.cycle(self._policy.ratio),
             extra={**step_metrics(figures), **self._extra_metrics()},
         )
@@ -352,8 +371,8 @@ class StepLoop:
         self._decisions.clear()
         await self._on_cycle(CycleReport(row, tuple(current.groups), self.version, state, decision.reason, decisions))
 
-    def _decided_to_take_back(self, step: int, when: str) -> None:
-        count, threshold = self._buffer.get_sampleable_count(step), self._step.threshold
+    def _decided_to_take_back(self, step: int, threshold: int, when: str) -> None:
+        count = self._buffer.get_sampleable_count(step)
         numbers = {"sampleable_count": float(count), "threshold": float(threshold)}
         self._decided(Question.TAKE_BACK, "yes", f"{count} of {threshold} groups sampleable, {when}", numbers)
 
@@ -378,6 +397,7 @@ class StepLoop:
             if self._validating.cancelled():
                 logger.warning("the validation under way is given up")
         await self.on_validate_end()
+        self._rollouter.validated()
         self._validate_s = self._now() - started_s
         self._validate_groups = self._rollouter.ledger.num_generated - generated
         self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)

@@ -37,11 +37,18 @@ class StepRecord:
     threshold: int = 0
     sample_wait_s: float = 0.0
     wait_samples: int = 0
+    num_left: int = 0
+    """Groups the next step could take when this one had ended."""
     is_idle: bool = False
     evictions: Evictions = field(default_factory=Evictions)
     rates: Rates = field(default_factory=lambda: Rates())
     groups: list[SampleGroup] = field(default_factory=list)
     """Of the newest mini-batch."""
+
+    @property
+    def lent_s(self) -> float:
+        """Seconds that were not the trainer's turn: its devices were lent, or given back."""
+        return self.watch.seconds.get("wait_for_enough_samples", 0.0) + self.watch.seconds.get("deactivate", 0.0)
 
     def outcome(self, now: float) -> StepOutcome:
         """What the policy learns from."""
@@ -63,6 +70,7 @@ class StepRecord:
             is_idle=self.is_idle,
             threshold=self.threshold,
             sampleable_count=decision.sampleable_count,
+            next_threshold=decision.threshold,
             remaining=decision.remaining,
             per_sample_time_s=decision.per_sample_time_s,
             benefit_s=decision.benefit_s,

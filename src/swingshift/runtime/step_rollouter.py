@@ -205,6 +205,10 @@ class StepRollouter:
         self._changed()
         return cycle
 
+    def validated(self) -> None:
+        """A validation ended: the engines worked for it, not for the step that begins."""
+        self._meter.discard()
+
     def capacity_changed(self) -> None:
         """Replicas came or went."""
         self._changed()

@@ -118,23 +118,20 @@ class TrainLoop:
         watch = Stopwatch(self._now)
         with watch.time("step"):
             await self._take_devices_back(watch)
-            turn_started = self._now()
-            num_queued = len(self._rollouter.queue)
-            with watch.time("gen"):
-                groups = await self._obtain(index)
+            turn_started, lent_before_s = self._now(), _lent_s(watch)
+            groups, num_waited = await self._obtain(index, watch)
             result = await self._training.run(groups, self.version) if groups else TrainResult()
-            turn_s = self._now() - turn_started
+            turn_s = self._now() - turn_started - (_lent_s(watch) - lent_before_s)
         watch.add(result.timings_s)
         if not groups:
             self.metrics.add_timings(watch.seconds)
             return False
-        wait_s, num_waited = watch.seconds["gen"], max(0, self._numbers.required_samples - num_queued)
+        wait_s = watch.seconds["gen"]
         self._waits.times_s.append(wait_s)
         self._waits.samples.append(num_waited)
         self._groups = groups
-        queued = len(self._rollouter.queue)
         self.metrics.add_allocated(turn_s)
-        self.metrics.add_collection(watch.seconds, groups, self.version, wait_s, num_waited, queued, result.metrics)
+        self.metrics.add_collection(watch.seconds, groups, self.version, wait_s, num_waited, result.metrics)
         return True
 
     async def _take_devices_back(self, watch: Stopwatch) -> None:
@@ -165,29 +162,47 @@ class TrainLoop:
             logger.info("took the devices back with fewer groups than the policy wanted (%s)", outcome)
         return outcome
 
-    async def _obtain(self, index: int) -> list[SampleGroup]:
-        """The next collection's groups; fewer than required only at the end of the run."""
-        required = self._numbers.required_samples
-        while await self._rollouter.wait_buffered(required, who=WHO) is Buffered.NO_REPLICA:
-            remaining = required * (self._numbers.trigger_parameter_sync_step - index)
-            await self._generate_alone(remaining)
-        if self._stopped:
-            return []
-        return self._rollouter.take(min(required, len(self._rollouter.queue)))
+    async def _obtain(self, index: int, watch: Stopwatch) -> tuple[list[SampleGroup], int]:
+        """The next collection's groups, fewer than required only at the end of the run; and how many were waited for.
 
-    async def _generate_alone(self, num_groups: int) -> None:
+        Waited for are those that came while the devices were not lent.
+        """
+        required, num_waited = self._numbers.required_samples, 0
+        while True:
+            num_queued = len(self._rollouter.queue)
+            with watch.time("gen"):
+                outcome = await self._rollouter.wait_buffered(required, who=WHO)
+            if outcome is not Buffered.NO_REPLICA:
+                break
+            num_waited += len(self._rollouter.queue) - num_queued
+            await self._generate_alone(required * (self._numbers.trigger_parameter_sync_step - index), watch)
+        num_waited += max(0, required - num_queued)
+        if self._stopped:
+            return [], num_waited
+        return self._rollouter.take(min(required, len(self._rollouter.queue))), num_waited
+
+    async def _generate_alone(self, num_groups: int, watch: Stopwatch) -> None:
         """Nobody else can generate any more: let the hybrid replicas do it, then take them back."""
         if not self._controller.can_lend:
-            if await self._wait_for_replica() or self._stopped:
+            with watch.time("gen"):
+                is_back = await self._wait_for_replica()
+            if is_back or self._stopped:
                 return
             raise NoReplicaError(f"no replica can generate the next samples ({self._controller.why_retired()})")
+        reason = f"no standalone replica generates; lending the trainer's devices for {num_groups} groups"
         # Once is news; the cycles after it say the same again and again.
-        level = logging.INFO if self._has_generated_alone else logging.WARNING
+        logger.log(logging.INFO if self._has_generated_alone else logging.WARNING, "%s", reason)
         self._has_generated_alone = True
-        logger.log(level, "no standalone replica generates; lending the trainer's devices for %d groups", num_groups)
-        if await self._controller.activate():
-            await self._rollouter.wait_buffered(num_groups, who=WHO)
-            await self._controller.deactivate()
+        self._decided(Question.LEND, "yes", reason, self._context())
+        with watch.time("activate"):
+            is_lent = await self._controller.activate()
+        if is_lent:
+            with watch.time("wait_for_enough_samples"):
+                outcome = await self._rollouter.wait_buffered(num_groups, who=WHO)
+            reason = f"{len(self._rollouter.queue)} of {num_groups} groups queued: {outcome}"
+            self._decided(Question.TAKE_BACK, "yes", reason, self._context(), wanted_samples=num_groups)
+            with watch.time("deactivate"):
+                await self._controller.deactivate()
         elif not self._controller.expects_replicas():
             raise NoReplicaError(
                 f"no standalone replica is left and no hybrid one could be woken ({self._controller.why_retired()})"
@@ -199,13 +214,13 @@ class TrainLoop:
         watch = Stopwatch(self._now)
         is_last = self._stopped or self._rollouter.is_over
         self.version += 1
-        self._decision = "the last cycle: nothing is left to lend for" if is_last else self._decision
         with watch.time("step"):
-            lend = not is_last and self._wants_lending()
+            lend = self._wants_lending(is_last=is_last)
             with watch.time("param_sync"), self._lanes.phase(self._training.devices, DeviceState.SYNCING):
                 await self._controller.sync_weights(self.version)
             if lend and not self._stopped:
                 await self._lend(watch)
+        num_queued = len(self._rollouter.queue)
         self.metrics.add_timings(watch.seconds)
         self.metrics.add_allocated(watch.seconds["step"])
         rollout = self._rollouter.reset_staleness(self.version)
@@ -216,6 +231,7 @@ class TrainLoop:
             now=self._now(),
             global_step=self.version,
             rollout=rollout,
+            mq_size=num_queued,
             lending=lending,
             extra=self._extra_metrics(),
         )
@@ -223,12 +239,15 @@ class TrainLoop:
         state = self._controller.state.value
         await self._on_cycle(CycleReport(row, tuple(self._groups), self.version, state, self._decision, decisions))
 
-    def _wants_lending(self) -> bool:
+    def _wants_lending(self, *, is_last: bool = False) -> bool:
         if not self._controller.can_lend:
             return False
         ctx = self._context()
-        wanted = self._policy.should_activate_after_step(self.version, False, ctx)
-        self._decision = self._policy.decision or ("lend" if wanted else "keep")
+        if is_last:
+            wanted, self._decision = False, "the last cycle: nothing is left to lend for"
+        else:
+            wanted = self._policy.should_activate_after_step(self.version, False, ctx)
+            self._decision = self._policy.decision or ("lend" if wanted else "keep")
         self._decided(Question.LEND, "yes" if wanted else "no", self._decision, ctx)
         logger.debug("version %d: %s", self.version, self._decision)
         return wanted
@@ -240,7 +259,8 @@ class TrainLoop:
         if lent and self._enable_rebalance:
             ctx = self._context()
             kind = self._policy.request_rebalance(self.version, ctx)
-            self._decided(Question.REBALANCE, str(kind or "no"), "", ctx)
+            reason = "the policy asks for none" if kind is None else "requests in flight use the lent replicas too"
+            self._decided(Question.REBALANCE, str(kind or "no"), reason, ctx)
             if kind is not None:
                 with watch.time("rebalance"):
                     await self._controller.rebalance(kind)
@@ -268,3 +288,8 @@ class TrainLoop:
             switch_costs_s=tuple(costs.round_trips_s),
             max_required_samples=self._numbers.max_required_samples,
         )
+
+
+def _lent_s(watch: Stopwatch) -> float:
+    """Seconds of a collection that are not the trainer's turn: its devices were lent, or given back."""
+    return watch.seconds.get("wait_for_enough_samples", 0.0) + watch.seconds.get("deactivate", 0.0)

@@ -90,6 +90,7 @@ class SwitchDecision:
     lend: bool
     reason: str
     sampleable_count: int = 0
+    threshold: int = 0
     remaining: int = 0
     per_sample_time_s: float | None = None
     benefit_s: float | None = None
@@ -99,6 +100,7 @@ class SwitchDecision:
         """What is known of them."""
         named = {
             "sampleable_count": self.sampleable_count,
+            "threshold": self.threshold,
             "remaining": self.remaining,
             "per_sample_time_s": self.per_sample_time_s,
             "benefit_s": self.benefit_s,
@@ -159,10 +161,11 @@ class EveryStepPolicy:
         pass
 
     def decide(self, *, sampleable_count: int, is_last: bool) -> SwitchDecision:
-        remaining = max(0, self.train_batch_size - sampleable_count)
-        if is_last:
-            return SwitchDecision(False, "the last step: nothing is left to lend for", sampleable_count, remaining)
-        return SwitchDecision(True, "training and rollout take turns", sampleable_count, remaining)
+        reason = "the last step: nothing is left to lend for" if is_last else "training and rollout take turns"
+        threshold = self.threshold()
+        return SwitchDecision(
+            not is_last, reason, sampleable_count, threshold, remaining=max(0, threshold - sampleable_count)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -255,11 +258,12 @@ class StepSwitchPolicy:
                 self._ratio = max(lowest, self._ratio - self.config.switch_threshold_step_down)
 
     def decide(self, *, sampleable_count: int, is_last: bool) -> SwitchDecision:
-        remaining = max(0, self.threshold() - sampleable_count)
+        threshold = self.threshold()
+        remaining = max(0, threshold - sampleable_count)
         time_s, cost_s = self.per_sample_time_s(), self.switch_cost_s()
         benefit_s = None if time_s is None else remaining * time_s * (1.0 - self.alone_share())
         lend, reason = self._verdict(remaining, benefit_s, cost_s, is_last)
-        return SwitchDecision(lend, reason, sampleable_count, remaining, time_s, benefit_s, cost_s)
+        return SwitchDecision(lend, reason, sampleable_count, threshold, remaining, time_s, benefit_s, cost_s)
 
     def _verdict(
         self, remaining: int, benefit_s: float | None, cost_s: float | None, is_last: bool
