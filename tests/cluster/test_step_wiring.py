@@ -13,7 +13,8 @@ from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.errors import ConfigError, ReplayBufferError
 from swingshift.runtime.step_record import StepSettings
-from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepSwitchPolicy
+from swingshift.schedule.step_policy import EveryStepPolicy
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 
 MODE = "trainer.v1.trainer_mode"
 SWITCH = "trainer.v1.separate_async.hybrid_rollout"
@@ -29,6 +30,9 @@ class Whole:
 class Half:
     def __init__(self, buffer): self.buffer = buffer
     async def sample(self, global_steps, batch_size): ...
+
+class Late(Whole):
+    def __init__(self, buffer): self.size = {}["size"]
 """
 
 
@@ -88,6 +92,8 @@ def test_a_replay_buffer_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Mo
         step_mode(demo(f"{MODE}=separate_async", f"{path}:Half"))
     with pytest.raises(TypeError):
         step_mode(demo(f"{MODE}=separate_async", f"{path}:Half"))
-    for missing in ("night_buffers:None_such", "no_such_module:Buffer"):
-        with pytest.raises(ConfigError, match=rf"path={missing}: cannot be loaded .*name an importable module:Class"):
+    for missing, why in (("night_buffers:None_such", "has no 'None_such'"), ("no_such_module:Buffer", "importable")):
+        with pytest.raises(ConfigError, match=rf"path={missing}: .*{why}.*module:Class"):
             step_mode(demo(f"{MODE}=separate_async", f"{BUFFER}.path={missing}"))
+    with pytest.raises(ConfigError, match=r"path=night_buffers:Late: .* KeyError: 'size' \(night_buffers.py:13\)"):
+        step_mode(demo(f"{MODE}=separate_async", f"{path}:Late")).wrap_buffer(ours)

@@ -15,14 +15,8 @@ from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_loop import StepLoop
 from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter
-from swingshift.schedule.step_switch import (
-    EveryStepPolicy,
-    HybridRolloutSwitchConfig,
-    StepOutcome,
-    StepPolicy,
-    StepSwitchPolicy,
-    SwitchDecision,
-)
+from swingshift.schedule.step_policy import EveryStepPolicy, StepOutcome, StepPolicy, SwitchDecision
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.trainer import TrainerCost
 from swingshift.sim.world import World, WorldConfig

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from swingshift.schedule.step_switch import (
-    HybridRolloutSwitchConfig,
-    StepOutcome,
-    StepSwitchPolicy,
-)
+from swingshift.schedule.step_policy import StepOutcome
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 
 BATCH, MINI_BATCH, K = 64, 16, 4
 

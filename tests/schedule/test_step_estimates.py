@@ -9,10 +9,8 @@ from dataclasses import fields
 import pytest
 from switch_builders import BATCH, CALM, IDLE, after, measured, outcome, policy
 
-from swingshift.schedule.step_switch import (
-    EveryStepPolicy,
-    StepSwitchPolicy,
-)
+from swingshift.schedule.step_policy import EveryStepPolicy
+from swingshift.schedule.step_switch import StepSwitchPolicy
 
 # --- estimates ----------------------------------------------------------------------------------------------
 

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from switch_builders import BATCH, CALM, IDLE, MINI_BATCH, K, after, measured, outcome, policy
 
 from swingshift.config.step_schema import HybridRolloutConfig
-from swingshift.schedule.step_switch import (
-    HybridRolloutSwitchConfig,
-    StepOutcome,
-    StepSwitchPolicy,
-    SwitchDecision,
-    check_disaggregation,
-)
+from swingshift.schedule.step_policy import StepOutcome, SwitchDecision
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy, check_disaggregation
 
 # --- configuration ------------------------------------------------------------------------------------------
 

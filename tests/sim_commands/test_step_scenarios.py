@@ -14,7 +14,8 @@ from swingshift.cli import main
 from swingshift.core.buffer import OffPolicyStrategy
 from swingshift.core.metrics import STEP_METRICS
 from swingshift.observe.line_file import read_lines
-from swingshift.schedule.step_switch import EveryStepPolicy, StepSwitchPolicy
+from swingshift.schedule.step_policy import EveryStepPolicy
+from swingshift.schedule.step_switch import StepSwitchPolicy
 from swingshift.sim.presets import load_scenario
 from swingshift.sim.run import run_scenario
 from swingshift.sim.scenario import with_lending

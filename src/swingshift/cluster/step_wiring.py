@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Callable
-from typing import Any
 
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
-from swingshift.errors import ConfigError
 from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer, check_buffer
 from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
-from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
+from swingshift.schedule.step_policy import EveryStepPolicy, StepPolicy
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
+from swingshift.user_code import blamed_on, load_object
+
+_BUFFER = "trainer.v1.replay_buffer.path"
 
 
 def step_mode(config: SwingshiftConfig) -> StepMode:
@@ -53,16 +55,12 @@ def _policy(config: SwingshiftConfig) -> StepPolicy:
 def _wrapper(path: str | None) -> Callable[[ReplayBuffer], StepBuffer]:
     if path is None:
         return lambda buffer: buffer
-    wrap: Callable[[ReplayBuffer], StepBuffer] = _load(path)
+    wrap: Callable[[ReplayBuffer], StepBuffer] = load_object(path, _BUFFER)
     check_buffer(wrap, path)
-    return wrap
 
+    def wrapped(buffer: ReplayBuffer) -> StepBuffer:
+        file = getattr(sys.modules.get(wrap.__module__), "__file__", None)
+        with blamed_on(f"{_BUFFER}={path}", "building the replay buffer", "correct the class", file):
+            return wrap(buffer)
 
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"trainer.v1.replay_buffer.path={path}: cannot be loaded ({error}); name an importable module:Class"
-        ) from error
+    return wrapped

@@ -14,7 +14,7 @@ from swingshift.runtime.ports import PromptSource, Replica, ReplicaStarter, Rewa
 from swingshift.runtime.replay_buffer import ReplayBuffer, StepBuffer
 from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.step_record import StepSettings
-from swingshift.schedule.step_switch import StepPolicy
+from swingshift.schedule.step_policy import StepPolicy
 
 
 class Saver(Protocol):

@@ -35,7 +35,7 @@ from swingshift.runtime.stopwatch import Stopwatch
 from swingshift.runtime.training_call import TrainingCall
 from swingshift.runtime.validation import finish_or_give_up
 from swingshift.schedule.base import Rebalance
-from swingshift.schedule.step_switch import StepOutcome, StepPolicy, SwitchDecision
+from swingshift.schedule.step_policy import StepOutcome, StepPolicy, SwitchDecision
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,14 @@ class StepLoop:
             pass
         if self._controller.is_hybrid_active:
             await self._controller.deactivate()
+
+    def take_validation_cost(self) -> dict[str, float]:
+        """Of a validation after the last step, which no step's row has told of; else empty."""
+        if self._validate_s == 0.0:
+            return {}
+        cost = {"seconds": self._validate_s, "generated_samples": float(self._validate_groups)}
+        self._validate_s, self._validate_groups = 0.0, 0
+        return {f"separate_async/validate/{name}": value for name, value in cost.items()}
 
     def _has_steps_left(self, num_done: int) -> bool:
         total = self._settings.total_training_steps

@@ -8,7 +8,7 @@ from swingshift.core.buffer import Evictions
 from swingshift.core.step_metrics import StepFigures
 from swingshift.core.types import SampleGroup
 from swingshift.runtime.stopwatch import Stopwatch
-from swingshift.schedule.step_switch import StepOutcome, SwitchDecision
+from swingshift.schedule.step_policy import StepOutcome, SwitchDecision
 
 
 @dataclass(frozen=True, slots=True)

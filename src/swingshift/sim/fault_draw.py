@@ -75,6 +75,7 @@ def draw_world(rng: random.Random, seed: int) -> SoakWorld:
         verb_s=rng.choice((0.0, 0.01, 0.2)),
         train_per_group_s=rng.choice((0.0, 0.05, 0.5, 3.0)),
         reward_s=rng.choice((0.0, 0.0, 0.1)),
+        save_s=rng.choice((0.0, 0.1, 2.0)),
         has_restarts=rng.random() < 0.4,
         max_restarts=rng.choice((1, 3)),
         max_sample_retries=rng.randint(0, 2),

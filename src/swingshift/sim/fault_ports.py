@@ -194,25 +194,47 @@ class FaultyPrompts:
 
 @dataclass(slots=True)
 class FaultyStore:
-    """Keeps the newest checkpoint: control state as the JSON it would be on disk, and what the trainer wrote."""
+    """Keeps the newest checkpoint: control state as the JSON it would be on disk, and what the trainer wrote.
+
+    ``seconds``: what the disk takes. A save whose caller gave up goes on, as threads and the trainer do.
+    """
 
     schedule: FaultSchedule
+    seconds: float = 0.0
     trainer: FaultyTrainer | None = None
     on_saved: Callable[[dict[str, Any], tuple[int, ...]], None] = lambda state, trained: None
+    on_problem: Callable[[str], None] = lambda problem: None
     is_gone: bool = False
     """The process that saves has crashed: what it still does never reaches the disk."""
+    jobs: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
     async def save(self, step: int, state: Mapping[str, Any]) -> None:
+        if self.jobs:
+            self.on_problem(f"the save of version {step} clears away what another one is writing")
+        job = asyncio.ensure_future(self._write(dict(state)))
+        self.jobs[job] = None
+        job.add_done_callback(self._ended)
+        await asyncio.shield(job)
+
+    async def _write(self, state: dict[str, Any]) -> None:
         assert self.trainer is not None
-        copy = dict(state)
         fault = self.schedule.take("store.save")
         if fault is not None and fault.kind is not FaultKind.LOST:
             await _fail_or_wait(fault, CheckpointError)
         await self.trainer.save(Path("checkpoint"))
+        trained = self.trainer.saved
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
         if not self.is_gone:
-            self.on_saved(copy, self.trainer.saved)
+            self.on_saved(state, trained)
         if fault is not None and fault.kind is FaultKind.LOST:
             raise CheckpointError(f"injected: {fault}")
+
+    def _ended(self, job: asyncio.Future[None]) -> None:
+        self.jobs.pop(job)
+        if not job.cancelled():
+            # Whoever asked may have given up: then nobody else looks at the error.
+            job.exception()
 
 
 @dataclass(slots=True)

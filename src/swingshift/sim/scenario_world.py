@@ -7,7 +7,8 @@ from pathlib import Path
 from swingshift.core.buffer import OffPolicyStrategy, StoreRules
 from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
-from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
+from swingshift.schedule.step_policy import EveryStepPolicy, StepPolicy
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.bound import Split
 from swingshift.sim.scenario import Scenario
 from swingshift.sim.scenario_costs import replica_cost, trainer_cost

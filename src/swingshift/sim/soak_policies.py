@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from swingshift.schedule.base import DynamicScheduleContext, DynamicSchedulePolicyBase, Rebalance
-from swingshift.schedule.step_switch import StepOutcome, SwitchDecision
+from swingshift.schedule.step_policy import StepOutcome, SwitchDecision
 
 
 class _Answers:

@@ -132,7 +132,7 @@ class _Session:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._store = FaultyStore(case.schedule, on_saved=self._saved)
+        self._store = FaultyStore(case.schedule, sizes.save_s, on_saved=self._saved, on_problem=self._problems.append)
         reward = FaultyReward(sizes.reward(), case.schedule)
         config = replace(sizes.config(), wrap_ports=self._ports.wrap, saver=self._store, reward=reward)
         if sizes.test_freq > 0:
@@ -144,7 +144,10 @@ class _Session:
             world.session.load_state_dict(json.loads(json.dumps(case.checkpoint.state)))
             world.trainer.trained = list(case.checkpoint.trained)
         self._schedule_process_faults(world, checks)
-        return await self._run(world)
+        outcome = await self._run(world)
+        # Calls that are on their way are cancelled now, in any order.
+        self._num_events = self.loop.num_callbacks
+        return outcome
 
     def _watch(self, world: World) -> SessionChecks:
         """Invariants after every event, and everything that is known when it fails."""
@@ -198,7 +201,8 @@ class _Session:
 
     def _leftovers(self) -> list[str]:
         """Tasks that the session left behind, other than calls that are on their way to another process."""
-        known = {asyncio.current_task(), *(job for process in self._ports.processes for job in process.jobs)}
+        known: set[asyncio.Future[Any] | None] = {asyncio.current_task(), *self._store.jobs}
+        known.update(job for process in self._ports.processes for job in process.jobs)
         return [task.get_name() for task in asyncio.all_tasks() if task not in known]
 
     # --- what happens to whole processes ----------------------------------------------------------------------

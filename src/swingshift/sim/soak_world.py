@@ -12,7 +12,8 @@ from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
 from swingshift.runtime.validation import Validator
-from swingshift.schedule.step_switch import EveryStepPolicy, HybridRolloutSwitchConfig, StepPolicy, StepSwitchPolicy
+from swingshift.schedule.step_policy import EveryStepPolicy, StepPolicy
+from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost
 from swingshift.sim.responses import Lengths
 from swingshift.sim.soak_policies import RandomPolicy, RandomStepPolicy
@@ -84,6 +85,8 @@ class SoakWorld:
     """What sleeping, waking, aborting, offloading and publishing take, each."""
     train_per_group_s: float = 0.05
     reward_s: float = 0.0
+    save_s: float = 0.0
+    """What a checkpoint takes."""
     has_restarts: bool = False
     max_restarts: int = 3
     max_sample_retries: int = 2
