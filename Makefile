@@ -39,7 +39,7 @@ soak: setup
 	$(BIN)/swingshift soak --seeds $(SEEDS) --start $(START)
 
 chaos: setup
-	$(BIN)/python -m pytest tests/e2e/chaos_check.py
+	$(BIN)/python -m pytest -s tests/e2e/chaos_check.py
 
 browser-test: setup
 	$(BIN)/pip install --disable-pip-version-check --quiet -e '.[browser]'

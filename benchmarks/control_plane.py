@@ -1,4 +1,4 @@
-"""How much work the control plane itself costs: routing, queue, decisions, and whole groups per second.
+"""How much work the control plane itself costs: routing, queue, decisions, checkpoints, whole groups per second.
 
 Nothing here generates or trains: replicas, trainer and rewards answer at once, so what is left is ours. Prints a
 table with the figures measured for the published implementation beside; ``--json FILE`` writes the numbers.
@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,9 @@ from swingshift.core.types import (
     SamplingParams,
     TokenOutput,
 )
+from swingshift.runtime.checkpoint import CheckpointStore, group_to_json
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.group_feeder import FeederParts
 from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.queue import SampleQueue
@@ -119,6 +122,33 @@ async def hand_off_s(num_groups: int = 2_000) -> float:
     return statistics.median(latencies)
 
 
+class NoTrainer:
+    """Writes nothing of its own into a checkpoint."""
+
+    async def save(self, folder: Path) -> None: ...
+
+
+async def checkpoint_stall_s(num_groups: int = 512) -> float:
+    """Longest time for which the loop does not get round to a beat every 5 ms while 1.2M queued tokens are saved."""
+    groups, longest_s = [make_group(i) for i in range(num_groups)], 0.0
+
+    async def beat() -> None:
+        nonlocal longest_s
+        while True:
+            started = time.perf_counter()
+            await asyncio.sleep(0.005)
+            longest_s = max(longest_s, time.perf_counter() - started - 0.005)
+
+    heart = asyncio.create_task(beat())
+    await asyncio.sleep(0.1)
+    longest_s = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        state = {"queued": [group_to_json(group) for group in groups]}
+        await CheckpointStore(Path(folder), NoTrainer()).save(1, state)  # type: ignore[arg-type]
+    heart.cancel()
+    return longest_s
+
+
 def decision_s(num_decisions: int = 20_000) -> float:
     """One cycle's questions to the default policy: the gate and the adaptation."""
     policy = build_policy("default", deactivate_ratio=0.6)
@@ -183,7 +213,7 @@ async def groups_per_second(num_replicas: int, seconds: float) -> float:
     numbers = BudgetNumbers(64, 1, 4, 1.0, 16)
     board = WaitBoard()
     balancer = LoadBalancer(RoutingTable(), board, 60.0)
-    rollouter = Rollouter(
+    parts = FeederParts(
         numbers=numbers,
         settings=RolloutSettings(num_responses=8, sampling=SamplingParams(max_tokens=64)),
         prompts=EndlessPrompts(),
@@ -193,6 +223,7 @@ async def groups_per_second(num_replicas: int, seconds: float) -> float:
         now=time.perf_counter,
         num_replicas=lambda: balancer.num_members,
     )
+    rollouter = Rollouter(parts)
     balancer.on_members = rollouter.capacity_changed
     balancer.add([InstantReplica(f"replica-{i}", 64) for i in range(num_replicas)])  # type: ignore[misc]
     consumed, started = 0, time.perf_counter()
@@ -220,6 +251,10 @@ def measure(seconds: float) -> dict[str, tuple[float, str]]:
     results["queue, put + take"] = (queue_rate(), "groups/s")
     results["hand-off to a waiting consumer"] = (asyncio.run(hand_off_s()) * 1e6, "µs")
     results["policy decision"] = (decision_s() * 1e6, "µs")
+    results["longest stall while a checkpoint is saved"] = (
+        min(asyncio.run(checkpoint_stall_s()) for _ in range(3)) * 1e3,
+        "ms",
+    )
     rates = [asyncio.run(groups_per_second(n, seconds)) for n in (16, 16, 16)]
     results["groups through the whole control plane"] = (max(rates), "groups/s")
     results["groups, 128 replicas"] = (asyncio.run(groups_per_second(128, seconds)), "groups/s")

@@ -97,7 +97,7 @@ def test_a_model_without_safetensors_is_refused(tmp_path, trap):
     with pytest.raises(ConfigError, match=r"model\.safetensors"):
         check_model(config)
     with pytest.raises(ConfigError, match=r"cannot load a causal language model"):
-        _load(config, str(folder))
+        _load(config, folder)
 
 
 def test_a_checkpoint_that_is_a_pickle_is_refused(tmp_path, trap):

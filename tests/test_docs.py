@@ -28,6 +28,7 @@ SUFFIXES = (".py", ".md", ".yaml", ".jsonl", ".png", ".toml")
 MADE_BY_RUNS = {
     "metrics.jsonl",
     "samples.jsonl",
+    "consumed.jsonl",
     "timeline.jsonl",
     "decisions.jsonl",
     "levels.jsonl",

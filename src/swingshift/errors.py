@@ -17,8 +17,8 @@
     ├── StalledError           nothing moves any more (says who waits for what)
     └── DeadlockError          nothing is scheduled and somebody still waits (says who, and for what)
 
-The command line turns ``ConfigError`` and ``DataError`` met before training into one line and exit code 2;
-any other ``SwingshiftError`` ends the run with exit code 1 after saving what was trained.
+The command line turns ``ConfigError`` and ``DataError`` met before training into one line and exit code 2. Whatever
+ends a run under way, of whichever class, is exit code 1, after what was trained was saved.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from __future__ import annotations
 
 class SwingshiftError(Exception):
     """Base class of all errors raised on purpose."""
+
+    ended_a_run = False
+    """Set on what ended a run under way, by the session: it was not found before training."""
 
 
 class ConfigError(SwingshiftError, ValueError):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bad_inputs import configs, runs, training, words
+from bad_inputs import configs, runs, training, user_code, words
 from bad_inputs.case import Case, lay
 
 from swingshift.cli import main
 
-CASES = [*words.CASES, *configs.CASES, *runs.CASES, *training.CASES]
+CASES = [*words.CASES, *configs.CASES, *runs.CASES, *training.CASES, *user_code.CASES]
 RUN = ["rollout-bound-8", "workload.num_cycles=8", "async_training.ppo_mini_batch_size=4"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from swingshift.cli import main
 from swingshift.config.checks import check_config
 from swingshift.config.loading import DEFAULT_FILE, load_config
-from swingshift.config.plan import budget_numbers, make_plan, plan_rows
+from swingshift.config.plan import budget_numbers, count_cycles, expected_groups, make_plan, plan_rows
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.errors import ConfigError
 
@@ -19,6 +19,7 @@ SWITCH = "trainer.v1.separate_async.hybrid_rollout"
 BUFFER = "trainer.v1.replay_buffer"
 DISAGGREGATION = "actor_rollout_ref.rollout.disaggregation.enable=true"
 LENDING = "async_training.use_dynamic_resource_scheduling"
+UNREAD = "data.train_files=x.jsonl"
 # A mini-batch of 8 groups, 4 of them a step; one trainer and one rollout device.
 SEPARATE = [f"{MODE}=separate_async", f"{LENDING}=false"]
 COLOCATED = [f"{MODE}=colocate_async", f"{LENDING}=false", "rollout.nnodes=0"]
@@ -78,6 +79,35 @@ def test_the_plan_speaks_of_steps() -> None:
     assert make_plan(demo(*SEPARATE), "cpu").policy is None
 
 
+@pytest.mark.parametrize(
+    ("overrides", "num_prompts", "num_cycles", "num_groups"),
+    [
+        ([*SEPARATE, "trainer.total_training_steps=7"], None, 7, 224),
+        ([*SEPARATE, "trainer.total_training_steps=500"], None, 120, 3840),
+        ([*SEPARATE, "trainer.total_training_steps=7"], 40, 2, 40),
+        ([*SEPARATE, "trainer.total_training_steps=7", "rollout.total_rollout_steps=65"], None, 3, 65),
+        ([*SYNC, "trainer.total_training_steps=7", "rollout.total_rollout_steps=null", UNREAD], None, 7, 224),
+        ([*SYNC, "rollout.total_rollout_steps=null", UNREAD], None, None, None),
+        ([], None, 120, 3840),
+        ([], 33, 2, 33),
+    ],
+    ids=str,
+)
+def test_the_plan_the_progress_bar_and_the_profiler_know_when_it_ends(
+    overrides: list[str], num_prompts: int | None, num_cycles: int | None, num_groups: int | None
+) -> None:
+    config = demo(*overrides)
+    assert count_cycles(config, num_prompts) == num_cycles
+    assert expected_groups(config, num_prompts) == num_groups
+    if num_prompts is None:
+        rows = {name: value for name, value, _ in plan_rows(make_plan(config, "cpu"))}
+        shown = rows["global steps" if config.trainer.v1.in_steps else "sync cycles"]
+        assert shown == ("known when the data are read" if num_cycles is None else str(num_cycles))
+        late = demo(*overrides, "global_profiler.tool=torch", "global_profiler.steps=[1,10000]")
+        warned = [line for line in check_config(late) if line.startswith("global_profiler.steps")]
+        assert len(warned) == (num_cycles is not None) and all(f"after {num_cycles} steps" in line for line in warned)
+
+
 # --- refusals -----------------------------------------------------------------------------------------------
 
 REFUSED = [
@@ -111,10 +141,23 @@ REFUSED = [
     (
         [*SEPARATE, f"{SWITCH}.enable_switch=true", DISAGGREGATION],
         DISAGGREGATION,
-        r"cannot be combined with .*hybrid_rollout\.enable_switch=true; switch one of them off",
+        r"cannot be combined with trainer\.v1\.separate_async\.hybrid_rollout\.enable_switch=true, .*"
+        r"no engine can do it, so set it to false",
     ),
-    ([*SEPARATE, DISAGGREGATION], DISAGGREGATION, r"name=torch prefills and decodes in one; set false"),
-    ([f"{LENDING}=false", DISAGGREGATION], DISAGGREGATION, "prefills and decodes in one; set false"),
+    (
+        [DISAGGREGATION],
+        DISAGGREGATION,
+        r"cannot be combined with async_training\.use_dynamic_resource_scheduling=true, .*no engine can do it, "
+        r"so set it to false",
+    ),
+    (
+        [*COLOCATED, DISAGGREGATION],
+        DISAGGREGATION,
+        r"cannot be combined with trainer\.v1\.trainer_mode=colocate_async, .*so set it to false",
+    ),
+    ([*SYNC, DISAGGREGATION], DISAGGREGATION, r"cannot be combined with trainer\.v1\.trainer_mode=sync, "),
+    ([*SEPARATE, DISAGGREGATION], DISAGGREGATION, r"no engine can do it: .*name=torch .* in one; set it to false"),
+    ([f"{LENDING}=false", DISAGGREGATION], DISAGGREGATION, "no engine can do it: .* in one; set it to false"),
     # keys of the other mode
     (
         ["data.train_batch_size=32"],
@@ -130,6 +173,11 @@ REFUSED = [
         ["algorithm.filter_groups.enable=true"],
         "algorithm.filter_groups.enable=true",
         "only the replay buffer .* filters",
+    ),
+    (
+        [f"{BUFFER}.path=nomod:Cls"],
+        f"{BUFFER}.path=nomod:Cls",
+        r"only training in global steps has a replay buffer; set trainer\.v1\.",
     ),
     (
         [f"{SWITCH}.enable_switch=true"],
@@ -234,6 +282,27 @@ def test_the_command_line_says_so_in_one_line_and_writes_nothing(
         [line] = err.splitlines()
         assert line.startswith(f"error: {setting}: ") and re.search(remedy, line)
         assert out == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("nomod:Cls", "No module named 'nomod'"),
+        ("os:getcwd", "has no method get_sampleable_count and no wait_for_sampleable and no sample"),
+        ("collections:OrderedDict", "has no method get_sampleable_count"),
+        ("collections:NoSuch", "NoSuch"),
+    ],
+)
+@pytest.mark.parametrize("command", ["config check", "train --dry-run", "train", "plan --memory"])
+def test_a_replay_buffer_that_cannot_be_used_is_refused_by_every_command(
+    command: str, path: str, problem: str, capfd: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), *SEPARATE, f"{BUFFER}.path={path}"]) == 2
+    out, err = capfd.readouterr()
+    [line] = err.splitlines()
+    assert line.startswith(f"error: {BUFFER}.path={path}: ") and problem in line and out == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bad_value_is_one_line_too(capfd: Any, tmp_path: Any, monkeypatch: Any) -> None:

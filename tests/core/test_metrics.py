@@ -23,7 +23,7 @@ from swingshift.core.metrics import (
     ratio,
     train_utilization,
 )
-from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup, VersionSpans
+from swingshift.core.types import DeviceState, FinishReason, Prompt, Sample, SampleGroup, VersionSpans
 
 
 def sample(
@@ -157,6 +157,59 @@ def test_idle_times_add_up_all_pauses_of_a_cycle() -> None:
     assert idle.close(14.0).idle_ratio == 0.0
 
 
+# --- ratios -------------------------------------------------------------------------------------------------
+
+TRAJECTORIES, SAMPLES = "fully_async/trainer/step_consumed_trajectories", "fully_async/trainer/step_consumed_samples"
+QUOTIENTS = {
+    "dynamic_resource/train_resource_utilization": ("train_compute_time_s", "train_allocated_time_s"),
+    "dynamic_resource/rollout_resource_utilization": ("rollout_busy_capacity_s", "rollout_capacity_s"),
+    "dynamic_resource/hybrid_rollout_fraction": ("timing_s/wait_for_enough_samples", "timing_s/step"),
+    "fully_async/trainer/idle_ratio": ("timing_s/gen", "timing_s/step"),
+    "fully_async/partial/partial_ratio": ("total_partial_num", TRAJECTORIES),
+    "fully_async/staleness/mean": ("sum", TRAJECTORIES),
+    "perf/tokens_per_s": ("tokens", "timing_s/step"),
+    "prompt_length/mean": ("perf/num_prompt_tokens", SAMPLES),
+    "critic/rewards/mean": ("sum", TRAJECTORIES),
+    "response_length/mean": ("perf/tokens", TRAJECTORIES),
+    "response_length/clip_ratio": ("num_clipped", TRAJECTORIES),
+    "schedule/efficiency": ("bound_s", "elapsed_s"),
+    **{f"device/{state.value}_ratio": (f"{state.value}_s", "Σ") for state in DeviceState},
+}
+"""Numerator and denominator of each ratio; names without a slash are beside it."""
+COMPOSED = {
+    "dynamic_resource/resource_utilization": lambda row: cluster_utilization(
+        row["dynamic_resource/train_resource_utilization"],
+        row["dynamic_resource/rollout_resource_utilization"],
+        row["timing_s/wait_for_enough_samples"],
+        row["timing_s/step"],
+        int(row["dynamic_resource/num_hybrid_devices"]),
+        int(row["dynamic_resource/num_standalone_devices"]),
+    ),
+    "fully_async/rollouter/idle_ratio": lambda row: (
+        1 - row["fully_async/rollouter/active_time_s"] / row["fully_async/rollouter/version_time_s"]
+    ),
+    "perf/throughput": lambda row: row["perf/tokens"] / row["timing_s/step"] / 3,
+    "response_length/std": lambda row: math.sqrt(
+        row["response_length/sum_squares"] / row[TRAJECTORIES] - row["response_length/mean"] ** 2
+    ),
+}
+
+
+def test_every_ratio_can_be_computed_from_what_is_emitted_beside_it() -> None:
+    ratios = {name for name, metric in METRICS.items() if metric.reduction == "ratio"}
+    assert ratios == QUOTIENTS.keys() | COMPOSED.keys()
+    cycle = two_collections()
+    cycle.devices.read = lambda: {"hybrid-0": {s: float(i) for i, s in enumerate(DeviceState, 1)}}
+    row = cycle.row(now=12.5, global_step=4, rollout=ROLLOUT, mq_size=3)
+    row["Σ"] = sum(row[f"device/{state.value}_s"] for state in DeviceState)
+    for name, parts in QUOTIENTS.items():
+        beside = name.rpartition("/")[0]
+        numerator, denominator = (row[part if part in row else f"{beside}/{part}"] for part in parts)
+        assert row[name] != 0.0 and row[name] == pytest.approx(numerator / denominator), name
+    for name, compute in COMPOSED.items():
+        assert row[name] != 0.0 and row[name] == pytest.approx(compute(row)), name
+
+
 # --- a cycle ------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +278,7 @@ def test_a_cycles_row_by_hand() -> None:
         "fully_async/partial/partial_ratio": 1 / 6,
         "fully_async/partial/max_partial_span": 2,
         "fully_async/staleness/mean": (2 + 1 + 1) / 6,
+        "fully_async/staleness/sum": 4,
         "fully_async/staleness/max": 2,
         "perf/tokens": 20,
         "perf/tokens_per_s": 2.5,
@@ -235,6 +289,7 @@ def test_a_cycles_row_by_hand() -> None:
         "perf/num_prompt_tokens": 6,
         "prompt_length/mean": 2.0,
         "critic/rewards/mean": 1 / 6,
+        "critic/rewards/sum": 1.0,
         "critic/rewards/max": 1.0,
         "critic/rewards/min": -1.0,
         "response_length/mean": 20 / 6,

@@ -63,7 +63,7 @@ class Run:
         return value
 
     def wait_for_cycles(self, count: int) -> None:
-        self.wait_until(lambda: len(self.metrics()) >= count, f"{count} cycles")
+        self.wait_until(lambda: self.num_cycles >= count, f"{count} cycles")
 
     def wait_for_output(self, text: str) -> None:
         self.wait_until(lambda: text in self.stdout, repr(text))
@@ -149,6 +149,12 @@ class Run:
     def summary(self) -> dict[str, Any]:
         return json.loads((self.folder / "summary.json").read_text())
 
+    @property
+    def num_cycles(self) -> int:
+        """Rows written so far, of resumed runs those too that came to nothing."""
+        path = self.folder / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
     def metrics(self) -> list[dict[str, Any]]:
         return self._lines("metrics.jsonl")
 
@@ -157,6 +163,9 @@ class Run:
 
     def samples(self) -> list[dict[str, Any]]:
         return self._lines("samples.jsonl")
+
+    def consumed(self) -> list[dict[str, Any]]:
+        return self._lines("consumed.jsonl")
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name

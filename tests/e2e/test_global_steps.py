@@ -68,4 +68,7 @@ def test_validation_between_steps(launch):
     ).expect(0)
     rows = run.metrics()
     validated = [row for row in rows if "val/reward/mean" in row]
-    assert validated and all(row["separate_async/validate/seconds"] > 0 for row in validated)
+    assert [row["val/version"] for row in validated] == [2, 4]
+    assert all(row["separate_async/validate/seconds"] > 0 for row in validated)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 4], "the last validation comes after the last step"
+    assert run.summary["num_cycles"] == 4 and run.summary["validation"]["val/version"] == 4

@@ -1,6 +1,7 @@
 """Going on from a checkpoint."""
 
 import pytest
+from campaign import Campaign
 from e2e_runs import SMALL
 
 from swingshift.cli import main
@@ -13,16 +14,31 @@ def consumed(rows):
     return [row["fully_async/count/total_consumed_samples"] for row in rows]
 
 
+def passes(run):
+    """Groups trained on after each collection."""
+    return [line["num_consumed"] for line in run.consumed()]
+
+
+def prompts(lines):
+    return {uid for line in lines for uid in line["prompt_uids"]}
+
+
 @pytest.mark.ray
 def test_resume_goes_on_where_the_run_ended(launch, tmp_path):
     first = launch(*SHORT, "rollout.total_rollout_steps=8", "trainer.save_freq=1").expect(0)
     assert first.checkpoints() == [1, 2] and consumed(first.metrics()) == [4, 8]
+    assert passes(first) == [2, 4, 6, 8]
     before = first.metrics()
 
+    # As after a kill while another checkpoint was about to take its place.
+    kept = first.folder / "checkpoints"
+    (kept / "global_step_2").rename(kept / ".global_step_2.old")
     more = launch(*SHORT, "rollout.total_rollout_steps=16", AUTO).expect(0)
     assert "resuming from" in more.stdout and more.stderr == ""
+    assert more.checkpoints() == [1, 2, 4] and not list(kept.glob(".*"))
     assert more.metrics()[:2] == before and consumed(more.metrics()) == [4, 8, 12, 16]
     assert more.summary["num_consumed_groups"] == 16 and more.summary["num_cycles"] == 4
+    assert passes(more) == list(range(2, 17, 2))
     times = [row["training/time_s"] for row in more.metrics()]
     assert times == sorted(times)
     assert more.state()["num_consumed"] == 16 and more.state()["prompts"]["cursor"] == 16
@@ -36,7 +52,8 @@ def test_resume_goes_on_where_the_run_ended(launch, tmp_path):
         f"trainer.resume_from_path={start}",
         folder=tmp_path / "again",
     ).expect(0)
-    assert consumed(again.metrics()) == [8] and again.checkpoints() == [2]
+    assert consumed(again.metrics()) == [8] and again.checkpoints() == [2] and passes(again) == [6, 8]
+    assert prompts(again.consumed()) == prompts(first.consumed()[2:4])
     assert again.summary["num_consumed_groups"] == 4
 
     (first.folder / "checkpoints" / "global_step_4" / "model.safetensors").write_bytes(b"damaged")
@@ -66,38 +83,15 @@ def test_a_damaged_state_is_seen_before_anything_starts(tiny_model, tmp_path, ca
 @pytest.mark.ray
 @pytest.mark.parametrize("mode", ["fully_async", "separate_async"])
 def test_after_kill_9_every_prompt_is_trained_once(launch, mode):
-    """Killed twice without a warning; what each cycle trained, as of the last time it was trained, is all data.
-
-    One collection a cycle, all its groups logged, a checkpoint after each: killed in mid-cycle, only it is lost.
-    """
+    """Killed twice without a warning: what was trained since the last checkpoint is trained again, nothing else."""
     settings = [
-        "async_training.trigger_parameter_sync_step=1",
-        "trainer.v1.parameter_sync_step=1",
         f"trainer.v1.trainer_mode={mode}",
         f"async_training.use_dynamic_resource_scheduling={str(mode == 'fully_async').lower()}",
-        "trainer.log_samples_per_cycle=100",
-        "trainer.save_freq=1",
-        "data.size=32",
-        "rollout.total_rollout_steps=32",
     ]
-    run, trained, num_seen = launch(*settings), [], 0
-    for cycles in (2, 8):
-        run.wait_for_cycles(cycles)
-        run.process.kill()
-        run.wait()
-        run.wait_until_gone()
-        # What came after the last checkpoint is lost, and trained again.
-        num_lines, kept = len(run.samples()), run.checkpoints()[-1]
-        trained = [(cycle, uid) for cycle, uid in [*trained, *trained_since(run, num_seen)] if cycle <= kept]
-        num_seen = num_lines
-        run = launch(*settings, AUTO, folder=run.folder)
-    run.expect(0)
-    uids = [uid for _, uid in [*trained, *trained_since(run, num_seen)]]
-    assert len(uids) == len(set(uids)) == 32
-    state = run.state()
-    assert (state["num_consumed"], state["num_failed"], state["queued"], state["pending"]) == (32, 0, [], [])
-
-
-def trained_since(run, num_lines):
-    """Cycle and prompt of every group logged after so many lines."""
-    return [(sample["cycle"], sample["prompt_uid"]) for sample in run.samples()[num_lines:]]
+    campaign = Campaign(lambda overrides: launch(*settings, *overrides))
+    campaign.more_cycles(2)
+    campaign.control_dies()
+    campaign.goes_on()
+    campaign.more_cycles(6)
+    campaign.control_dies()
+    campaign.finishes(num_batches=4, batch=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 
 import pytest
@@ -163,3 +164,59 @@ def test_without_a_terminal_ticks_and_spans_print_nothing() -> None:
     console.tick(LENT)
     console.close()
     assert out.getvalue() == ""
+
+
+class Disk(io.StringIO):
+    """Full as long as it is told."""
+
+    is_full = False
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_full_disk_is_warned_of_once_and_written_to_when_there_is_room_again(
+    is_terminal: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, clock = Disk(), Clock()
+    rich = RichConsole(file=out, width=80, height=30, force_terminal=is_terminal, color_system=None)
+    console = Console(rich, line_interval_s=0.0, now_fn=clock)
+    console.note("before")
+    out.is_full = True
+    for cycle in range(1, 4):
+        console.note("a word")
+        console.update(at(cycle), state="STANDALONE_ONLY", num_cycles=9, decision="")
+        console.tick(LENT)
+    out.is_full = False
+    console.update(at(4), state="STANDALONE_ONLY", num_cycles=9, decision="")
+    console.tick(LENT)
+    console.note("after")
+    assert out.getvalue().count("before") == 1 and out.getvalue().count("after") == 1
+    assert "a word" not in out.getvalue() and "cycle 4/9" in out.getvalue() and "cycle 3/9" not in out.getvalue()
+    out.is_full = True
+    console.close()
+    console.close()
+    console.conclude("a table", "a hint")
+    assert [r.getMessage() for r in caplog.records] == ["console failed; training goes on without it"]
+
+
+def test_a_terminal_that_cannot_be_written_from_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    out = Disk()
+    out.is_full = True
+    console = Console(RichConsole(file=out, force_terminal=True))
+    console.update(ROW, state="STANDALONE_ONLY", num_cycles=9, decision="")
+    console.on_span(DeviceSpan("hybrid-0", DeviceState.ROLLOUT, 0.0, 60.0))
+    console.tick(LENT)
+    console.close()
+    assert len(caplog.records) == 1 and "No space left" in caplog.text
+
+
+def test_a_character_that_the_output_lacks_costs_that_line_alone(caplog: pytest.LogCaptureFixture) -> None:
+    written = io.BytesIO()
+    console = Console(RichConsole(file=io.TextIOWrapper(written, encoding="ascii"), width=80))
+    for text in ("one", "≈ two", "three"):
+        console.note(text)
+    assert written.getvalue() == b"one\nthree\n" and len(caplog.records) == 1

@@ -18,6 +18,7 @@ from swingshift.core.types import DeviceState, FinishReason, Prompt, Sample, Sam
 from swingshift.observe.line_file import LineFile, read_lines
 from swingshift.observe.samples import SampleLog
 from swingshift.observe.sinks import FanOut, JsonlSink
+from swingshift.runtime.ports import RunOutcome
 from swingshift.observe.span_log import SpanLog
 
 
@@ -68,7 +69,7 @@ class BrokenSink:
         self.num_calls += 1
         raise OSError("disk full")
 
-    def close(self) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         raise RuntimeError("cannot close")
 
 
@@ -80,7 +81,7 @@ def test_a_broken_sink_is_warned_about_once_and_the_others_go_on(
     with caplog.at_level(logging.WARNING):
         for step in range(3):
             fan_out.log(step, {})
-        fan_out.close()
+        fan_out.close(RunOutcome.FINISHED)
     assert broken.num_calls == 3
     assert len(lines(tmp_path / "m.jsonl")) == 3
     assert [record.message for record in caplog.records] == [

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from swingshift.cli import main
 from swingshift.config.loading import load_config
-from swingshift.core.metric_table import METRICS
+from swingshift.core.metric_table import METRICS, STEP_METRICS
 from swingshift.errors import ConfigError
 from swingshift.observe.live_run import LiveRun, check_exporter
 from swingshift.observe.metric_document import WORKER_METRICS
@@ -28,7 +28,7 @@ from swingshift.sim.workload import lognormal_lengths
 from swingshift.sim.world import World, WorldConfig, simulate
 
 LABELS = {"project": "p", "experiment": "e"}
-NAMES = [*METRICS, *(name for name, _, _ in WORKER_METRICS)]
+NAMES = [*METRICS, *STEP_METRICS, *(name for name, _, _ in WORKER_METRICS)]
 ROW = {name: float(i) for i, name in enumerate(NAMES)}
 DASHBOARD = json.loads(files("swingshift.observe").joinpath("grafana_dashboard.json").read_text(encoding="utf-8"))
 
@@ -74,6 +74,16 @@ def test_every_metric_has_a_legal_name_of_its_own() -> None:
     assert len(names | live) == len(NAMES) + len(LIVE_GAUGES)
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in names | live)
     assert prometheus_name("fully_async/total_wait_time_s") == "swingshift_fully_async_total_wait_time_s"
+
+
+def test_every_metric_says_what_it_means(exporter: PrometheusExporter) -> None:
+    exporter.show_row(ROW)
+    families = text_string_to_metric_families(fetch(exporter.address))
+    helps = {family.name: family.documentation for family in families}
+    meanings = {name: metric.formula for name, metric in (METRICS | STEP_METRICS).items()}
+    meanings |= {name: meaning for name, _, meaning in WORKER_METRICS}
+    assert meanings.keys() == ROW.keys()
+    assert {name for name, meaning in meanings.items() if meaning not in helps[prometheus_name(name)]} == set()
 
 
 def test_the_documentation_names_every_gauge_of_the_moment(exporter: PrometheusExporter) -> None:

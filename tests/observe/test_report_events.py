@@ -114,8 +114,9 @@ def test_training_in_global_steps_tells_the_same(tmp_path: Path) -> None:
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
 
-def attempt(number: int) -> Attempt:
-    return Attempt(str(number), "standalone-0", float(number), number + 0.5, Outcome.FINISHED, 2, 10, 3)
+def attempt(name: int | str) -> Attempt:
+    number = int(str(name).rpartition("-")[2])
+    return Attempt(str(name), "standalone-0", float(number), number + 0.5, Outcome.FINISHED, 2, 10, 3)
 
 
 def test_attempts_are_thinned_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +132,38 @@ def test_attempts_are_thinned_by_group(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(int(line["request"]) % line["every"] == 0 for line in lines)
     # Only groups that were under way when the log was thinned lack what came after.
     assert sum(count < 2 for count in Counter(line["request"] for line in lines).values()) <= 6
+
+
+@pytest.mark.parametrize(("num_groups", "num_validations"), [(50_000, 1000), (0, 1000), (50_000, 0)])
+def test_validations_are_thinned_too_and_cost_training_nothing(
+    num_groups: int, num_validations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many short validations, or few long ones: the file grows with the logarithm of either."""
+    monkeypatch.setattr(event_files, "LINES_BEFORE_THINNING", 100)
+    log = AttemptLog(tmp_path / "attempts.jsonl")
+    for version in range(num_validations):
+        for index in range(50):
+            for _ in range(2):
+                log.write(attempt(f"val-{version}-{index}"))
+            if num_groups:
+                log.write(attempt(version * 50 + index))
+    for number in range(num_validations * 50, num_groups):
+        log.write(attempt(number))
+    log.close()
+    lines = list(read_lines(tmp_path / "attempts.jsonl"))
+    validated = [line for line in lines if line["request"].startswith("val-")]
+    trained = [line for line in lines if not line["request"].startswith("val-")]
+    assert len(trained) <= 100 * 10 and len(validated) <= 100 * 13
+    assert all(int(line["request"]) % line["every"] == 0 for line in trained)
+    if num_groups:
+        # As many groups as without any validation.
+        assert len(trained) > 100 * 8 and trained[-1]["every"] == 2 ** (len(trained) // 100)
+    if num_validations:
+        assert len(validated) > 100 * 8 and validated[-1]["every"] > 256
+        counts = Counter(line["request"] for line in validated)
+        assert sum(count < 2 for count in counts.values()) <= 13, "followed whole or not at all"
+        versions = [int(request.split("-")[1]) for request in counts]
+        assert max(versions) > 900, "still some near the end"
 
 
 def test_levels_are_thinned_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

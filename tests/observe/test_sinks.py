@@ -19,6 +19,7 @@ from swingshift.errors import ConfigError
 from swingshift.observe.background_sink import BackgroundSink
 from swingshift.observe.loggers import open_loggers
 from swingshift.observe.sinks import FanOut
+from swingshift.runtime.ports import RunOutcome
 
 ROWS = {
     1: {"critic/rewards/mean": 0.25, "dynamic_resource/mq_size": 3.0, "actor/lr": 1e-6},
@@ -26,12 +27,12 @@ ROWS = {
 }
 
 
-def log_rows(folder: Path, logger: str) -> None:
+def log_rows(folder: Path, logger: str, outcome: RunOutcome = RunOutcome.FINISHED) -> None:
     config = load_config([], [f"trainer.logger=[{logger}]", "trainer.project_name=p", "trainer.experiment_name=e"])
     sinks = FanOut(open_loggers(config, folder))
     for step, row in ROWS.items():
         sinks.log(step, row)
-    sinks.close()
+    sinks.close(outcome)
 
 
 # --- in the background --------------------------------------------------------------------------------------
@@ -44,7 +45,7 @@ class Recorder:
         self.go = go
         self.fails = fails
         self.steps: list[int] = []
-        self.is_closed = False
+        self.outcome: RunOutcome | None = None
 
     def log(self, step: int, row: object) -> None:
         if self.go is not None:
@@ -53,8 +54,8 @@ class Recorder:
         if self.fails:
             raise OSError("no space left")
 
-    def close(self) -> None:
-        self.is_closed = True
+    def close(self, outcome: RunOutcome) -> None:
+        self.outcome = outcome
 
 
 def test_a_slow_sink_holds_nobody_up_and_loses_nothing() -> None:
@@ -65,8 +66,8 @@ def test_a_slow_sink_holds_nobody_up_and_loses_nothing() -> None:
         sink.log(step, {})
     assert recorder.steps == [], "it still waits; the caller does not"
     go.set()
-    sink.close()
-    assert recorder.steps == list(range(100)) and recorder.is_closed
+    sink.close(RunOutcome.INTERRUPTED)
+    assert recorder.steps == list(range(100)) and recorder.outcome is RunOutcome.INTERRUPTED
 
 
 def test_a_failing_sink_warns_once_and_gets_every_row(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,8 +75,8 @@ def test_a_failing_sink_warns_once_and_gets_every_row(caplog: pytest.LogCaptureF
     sink = BackgroundSink("shaky", lambda: recorder)
     for step in range(5):
         sink.log(step, {})
-    sink.close()
-    assert recorder.steps == [0, 1, 2, 3, 4] and recorder.is_closed
+    sink.close(RunOutcome.FAILED)
+    assert recorder.steps == [0, 1, 2, 3, 4] and recorder.outcome is RunOutcome.FAILED
     assert [r.getMessage() for r in caplog.records] == ["metric sink shaky failed; training goes on without it"]
 
 
@@ -86,7 +87,7 @@ def test_a_sink_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixtur
     sink = BackgroundSink("far", refuse)
     for step in range(3):
         sink.log(step, {})
-    sink.close()
+    sink.close(RunOutcome.FINISHED)
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
     assert "no such server" in caplog.text
 
@@ -98,7 +99,7 @@ def test_rows_that_a_hung_sink_cannot_take_are_left_out_and_the_run_can_end(capl
     for step in range(10):
         sink.log(step, {})
     assert sink.num_left_out >= 7, "one row is being written and two wait"
-    sink.close()
+    sink.close(RunOutcome.FINISHED)
     messages = [r.getMessage() for r in caplog.records]
     assert len(messages) == 2
     assert "does not keep up" in messages[0] and "did not finish within 0.01 s" in messages[1]
@@ -129,7 +130,7 @@ def test_tensorboard_forgets_what_a_resumed_run_computes_again(tmp_path: Path) -
         sink = TensorBoardSink(tmp_path)
         for step in steps:
             sink.log(step, {"critic/rewards/mean": float(10 * len(steps) + step)})
-        sink.close()
+        sink.close(RunOutcome.FINISHED)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(p.step, p.value) for p in events.Scalars("critic/rewards/mean")] == [(1, 31.0), (2, 22.0), (3, 23.0)]
@@ -175,6 +176,35 @@ def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             }
             found[int(items["_step"])] = {name: value for name, value in items.items() if not name.startswith("_")}
     assert found == ROWS
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 1), ("interrupted", 130)])
+def test_wandb_knows_how_the_run_ended(
+    outcome: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    log_rows(tmp_path, "wandb", RunOutcome(outcome))
+    [file] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    [ended] = [record.exit for record in wandb_records(file) if record.WhichOneof("record_type") == "exit"]
+    assert ended.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [("finished", "FINISHED"), ("failed", "FAILED"), ("interrupted", "KILLED")]
+)
+def test_mlflow_knows_how_the_run_ended(
+    outcome: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    log_rows(tmp_path, "mlflow", RunOutcome(outcome))
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.get_experiment_by_name("p")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.status == status
 
 
 def test_mlflow_keeps_the_run_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

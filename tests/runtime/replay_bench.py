@@ -22,6 +22,7 @@ from swingshift.core.types import (
 )
 from swingshift.errors import DataError
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.group_feeder import FeederParts
 from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.replay_buffer import ReplayBuffer
@@ -116,10 +117,9 @@ async def bench(
     balancer = LoadBalancer(RoutingTable(), board, 1e6)
     balancer.add([engine])  # type: ignore[list-item]
     serving = [replicas]
-    rollouter = StepRollouter(
+    parts = FeederParts(
         numbers=BudgetNumbers(4, 1, 2, 100.0, per_replica),
         settings=RolloutSettings(2, SamplingParams(max_tokens=1), 0, max_failed_ratio),
-        rules=rules or StoreRules(),
         prompts=prompts,
         client=GenerationClient(balancer),
         reward=engine,
@@ -127,6 +127,7 @@ async def bench(
         now=asyncio.get_running_loop().time,
         num_replicas=lambda: serving[0],
     )
+    rollouter = StepRollouter(parts, rules or StoreRules())
     prepare(rollouter)
     async with asyncio.TaskGroup() as tasks:
         rollouter.start(tasks)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from disk_trainer import DiskTrainer
 
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup
 from swingshift.errors import CheckpointError, TrainerError
@@ -20,35 +20,6 @@ from swingshift.runtime.checkpoint import (
     prompt_to_json,
     read_state,
 )
-from swingshift.runtime.ports import TrainResult
-
-
-class DiskTrainer:
-    """Writes one file; fails half-way through if told to."""
-
-    devices: tuple[str, ...] = ("d",)
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.weights = "w0"
-        self.loaded: Path | None = None
-
-    async def train(self, groups: Sequence[SampleGroup], version: int) -> TrainResult:
-        raise NotImplementedError
-
-    async def offload(self) -> None: ...
-
-    async def onload(self) -> None: ...
-
-    async def save(self, folder: Path) -> None:
-        (folder / "model").mkdir()
-        (folder / "model" / "weights").write_text(self.weights)
-        if self.error is not None:
-            raise self.error
-
-    async def load(self, folder: Path) -> None:
-        self.loaded = folder
-        self.weights = (folder / "model" / "weights").read_text()
 
 
 def names(root: Path) -> list[str]:

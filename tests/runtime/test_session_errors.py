@@ -137,8 +137,9 @@ def test_validation_runs_beside_training_and_the_last_one_is_not_lost(name: str)
     world = simulate(config)
     assert sorted(world.trainer.trained) == list(range(48))
     seen = [row["val/version"] for row in world.rows if "val/version" in row]
-    seen += [world.session.take_validation_row()["val/version"]]
-    assert seen == [2.0, 4.0, 6.0]
+    closing = world.session.closing_row()
+    assert seen == [2.0, 4.0] and closing == {"val/version": 6.0}
+    assert world.session.closing_row() == {}, "it is told once"
     assert world.session.controller.state == "STANDALONE_ONLY"
 
 
@@ -175,4 +176,4 @@ def test_validation_is_given_up_when_nobody_can_generate_any_more() -> None:
         world.session.train_loop.run = run_then_die  # type: ignore[method-assign]
 
     world = simulate(config, script)
-    assert world.exit_reason == "finished" and world.session.take_validation_row() == {}
+    assert world.exit_reason == "finished" and world.session.closing_row() == {}

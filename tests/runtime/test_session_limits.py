@@ -12,6 +12,7 @@ from runtime_builders import (
 )
 
 from swingshift.errors import (
+    ConfigError,
     NoReplicaError,
     ReplicaError,
     TooManyFailuresError,
@@ -63,7 +64,7 @@ def test_a_policy_that_raises_ends_the_run_and_is_saved() -> None:
             raise ZeroDivisionError("in the policy")
 
     saver = MemorySaver()
-    simulate_failing(WorldConfig(policy_object=Broken(), saver=saver), ZeroDivisionError, "in the policy")
+    simulate_failing(WorldConfig(policy_object=Broken(), saver=saver), ConfigError, "ZeroDivisionError: in the pol")
     assert saver.last["num_consumed"] == 8
 
 

@@ -52,7 +52,12 @@ def test_validation_borrows_the_devices_and_gives_them_back() -> None:
     names = ("on_step_end", "sync_weights", "on_validate_begin", "activate", "on_validate_end", "deactivate")
     assert recorder.steps(*names)[1:] == [[*end, *borrowed], end, [*end, *borrowed]]
     assert [row.get("val/version") for row in world.rows] == [None, None, 2.0, None]
-    assert world.session.take_validation_row() == {"val/version": 4.0}, "that of the last step comes after its row"
+    closing = world.session.closing_row()
+    cost = {name: value for name, value in closing.items() if name.startswith("separate_async/validate/")}
+    assert closing == {"val/version": 4.0, **cost}, "that of the last step comes after its row"
+    assert cost.keys() == {name for name in world.rows[0] if name.startswith("separate_async/validate/")}
+    assert cost["separate_async/validate/seconds"] >= 1.0
+    assert world.session.closing_row() == {}, "it is told once"
 
 
 def test_validation_leaves_lent_devices_lent() -> None:
@@ -101,6 +106,8 @@ def test_an_interrupted_run_does_not_wait_for_validation() -> None:
         config = step_world(num_prompts=40, test_freq=1, validate=endless, **options)
         world = simulate(config, stop_at(10.0))
         assert world.exit_reason == "interrupted" and world.wall_s < 11 and len(world.rows) == 1
+        closing = world.session.closing_row()
+        assert "val/version" not in closing and closing["separate_async/validate/seconds"] > 1.0, "given up, not free"
         assert world.session.controller.state == "STANDALONE_ONLY"
 
 

@@ -11,6 +11,7 @@ import pytest
 from swingshift.errors import ConfigError
 from swingshift.schedule import (
     DynamicSchedulePolicyBase,
+    Rebalance,
     StaticFullyAsyncPolicy,
     available_policies,
     base,
@@ -41,6 +42,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed package that offers policies by entry point."""
     (tmp_path / "their_policies.py").write_text(MODULE)
+    (tmp_path / "their_wrong_policies.py").write_text("Mine = {}['ratio']\n")
     info = tmp_path / "their_policies-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-policies\nVersion: 1.0\n")
@@ -50,6 +52,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         "default = their_policies:Mine\n"
         "broken = their_policies:Missing\n"
         "gone = no_such_module:Mine\n"
+        "wrong = their_wrong_policies:Mine\n"
         "odd = their_policies:not_a_policy\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -90,14 +93,16 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"dynamic_schedule_policy: no policy is called 'defalt'.*'default'"):
+    with pytest.raises(ConfigError, match=r"dynamic_schedule_policy=defalt: no policy is called so.*'default'"):
         build_policy("defalt")
     with pytest.raises(ConfigError, match="known: default, fixed_ratio"):
         build_policy("zzz")
 
 
 def test_wrong_arguments_name_the_policy() -> None:
-    with pytest.raises(ConfigError, match=r"policy 'default' cannot be built.*patience"):
+    with pytest.raises(
+        ConfigError, match=r"policy=default: building the policy raised TypeError: .*patience.*policy_kwargs"
+    ):
         build_policy("default", patience=3)
 
 
@@ -116,7 +121,9 @@ def test_entry_points() -> None:
     policy = build_policy("patient", patience=4)
     assert policy.patience == 4  # type: ignore[attr-defined]
     assert type(build_policy("default")).__module__ == "swingshift.schedule.default", "ours keeps its name"
-    with pytest.raises(ConfigError, match="policy 'patient' cannot be built: patience must not"):
+    with pytest.raises(
+        ConfigError, match=r"=patient: .* raised ValueError: patience must not be negative \(their_policies.py:8\)"
+    ):
         build_policy("patient", patience=-1)
 
 
@@ -124,13 +131,17 @@ def test_entry_points() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("broken", "cannot load the entry point 'broken'"),
-        ("gone", "cannot load the entry point 'gone'"),
-        ("odd", "'odd' is not a subclass"),
+        ("broken", "=broken: loading the entry point their_policies:Missing raised AttributeError"),
+        ("gone", "=gone: loading the entry point no_such_module:Mine raised ModuleNotFoundError"),
+        ("wrong", r"=wrong: .* raised KeyError: 'ratio' \(their_wrong_policies.py:1\); correct the package"),
+        ("odd", "=odd: is not a subclass"),
         ("their_policies:not_a_policy", "is not a subclass of DynamicSchedulePolicyBase"),
-        ("their_policies:Missing", "cannot import"),
-        ("no_such_module:Mine", "cannot import"),
-        (":Mine", "cannot import"),
+        ("their_policies:Missing", "the module their_policies has no 'Missing'"),
+        ("their_policies:mine", "did you mean 'Mine'"),
+        ("no_such_module:Mine", "importing no_such_module raised ModuleNotFoundError"),
+        (":Mine", "=:Mine: does not name a class; write module:Class"),
+        ("their_policies:", "does not name a class; write module:Class"),
+        (".their_policies:Mine", "importing .their_policies raised TypeError"),
         ("builtins:dict", "is not a subclass"),
     ],
 )
@@ -143,3 +154,20 @@ def test_what_cannot_be_loaded_is_a_configuration_error(name: str, why: str) -> 
 def test_module_and_class() -> None:
     policy = build_policy("their_policies:Mine", deactivate_ratio=0.2, only_hybrid=True, patience=2)
     assert (policy.deactivate_ratio, policy.only_hybrid, policy.patience) == (0.2, True, 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("answer", [*Rebalance, *(kind.value for kind in Rebalance)])
+def test_a_rebalance_may_be_the_plain_word(answer: str) -> None:
+    assert base.checked_rebalance(build_policy("default"), answer) is Rebalance(answer)
+    assert base.checked_rebalance(build_policy("default"), None) is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["ful", "FULL", "", "none", True, False, 0, 1.5, Rebalance, ["full"], object(), "a\nb"]
+)
+def test_a_rebalance_of_no_kind_names_the_policy_and_the_answer(answer: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        base.checked_rebalance(build_policy("fixed_ratio"), answer)
+    text = str(caught.value)
+    assert text.startswith("async_training.dynamic_schedule_policy: swingshift.schedule.fixed_ratio:FixedRatio")
+    assert "'full' or 'proportional'" in text and " ".join(repr(answer).split()) in text and "\n" not in text

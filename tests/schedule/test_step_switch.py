@@ -83,12 +83,11 @@ def test_the_limits_are_allowed(name: str, value: float) -> None:
 
 
 def test_disaggregation_is_refused_with_switching_only() -> None:
-    with pytest.raises(
-        ValueError, match=r"disaggregation\.enable=true: .*enable_switch=true; switch one of them off"
-    ):
-        check_disaggregation(enable_switch=True, disaggregated=True)
-    for enable_switch, disaggregated in ((True, False), (False, True), (False, False)):
-        check_disaggregation(enable_switch=enable_switch, disaggregated=disaggregated)
+    with pytest.raises(ValueError, match=r"disaggregation\.enable=true: .* be combined with the_switch=true, which"):
+        check_disaggregation(lent_by="the_switch=true", disaggregated=True)
+    check_disaggregation(lent_by="the_switch=true", disaggregated=False)
+    check_disaggregation(lent_by=None, disaggregated=True)
+    check_disaggregation(lent_by=None, disaggregated=False)
 
 
 def test_mini_batches_must_divide_the_batch() -> None:

@@ -169,6 +169,14 @@ def test_an_engine_that_counts_no_steps_still_fits(runs: Path, tmp_path: Path, c
     assert abs(found["runs"][0]["error"]) < 0.15
 
 
+def test_a_validation_after_the_last_cycle_is_no_cycle(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    before, folder = calibrated(capsys, runs / "static"), copy_of(runs / "static", tmp_path)
+    last = list(read_lines(folder / "metrics.jsonl"))[-1]
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": last["step"], "val/version": 9.0, "val/reward/mean": 0.5}) + "\n")
+    assert calibrated(capsys, folder)["parameters"] == before["parameters"]
+
+
 # --- a live run's folder ------------------------------------------------------------------------------------
 
 

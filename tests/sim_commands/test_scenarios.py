@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swingshift.config.document import to_yaml
-from swingshift.config.keys import all_keys
+from swingshift.config.keys import Key, all_keys
 from swingshift.errors import ConfigError
 from swingshift.sim.presets import PUBLISHED, load_scenario, preset_names, suite_names
 from swingshift.sim.run import with_seed
@@ -27,6 +27,22 @@ def test_presets_are_whole(name: str):
     assert scenario.description
     assert scenario.async_training.use_dynamic_resource_scheduling, "a preset is its run with lending"
     to_world(scenario)
+
+
+NUMBERS = [key for key in all_keys(Scenario).values() if "number" in key.expects]
+EXTREMES = ["0", "5e-324", "1e-100", "1e30", "1e308", "-1e308", ".nan", ".inf", str(2**63 - 1), str(10**30)]
+
+
+@pytest.mark.parametrize("key", NUMBERS, ids=lambda key: key.path)
+def test_an_extreme_number_is_refused_or_has_a_cost(key: Key):
+    for number in EXTREMES:
+        value = f"[{number}]" if "list" in key.expects else number
+        try:
+            scenario = load_scenario(PRESET, [f"{key.path}={value}"])
+        except ConfigError as error:
+            assert str(error) and "\n" not in str(error)
+        else:
+            assert to_world(scenario).numbers.max_required_samples > 0
 
 
 def test_published_presets_say_where_they_come_from():

@@ -13,6 +13,7 @@ from stepping_loop import SteppingLoop
 from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.types import FinishReason, Prompt, Sample, SamplingParams
 from swingshift.errors import ReplicaError
+from swingshift.runtime.group_feeder import FeederParts
 from swingshift.runtime.group_runner import RolloutSettings
 from swingshift.runtime.rollouter import Buffered, Rollouter
 from swingshift.runtime.signals import WaitBoard
@@ -72,7 +73,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
     async def _start(self, numbers: BudgetNumbers) -> None:
         self.client = HeldClient()
-        self.rollouter = Rollouter(
+        parts = FeederParts(
             numbers=numbers,
             settings=RolloutSettings(1, SamplingParams(8), max_sample_retries=0, max_failed_ratio=1.0),
             prompts=SimPrompts(self.num_prompts),
@@ -82,6 +83,7 @@ class RolloutMachine(RuleBasedStateMachine):
             now=asyncio.get_running_loop().time,
             num_replicas=lambda: self.num_replicas,
         )
+        self.rollouter = Rollouter(parts)
         self._over = asyncio.Event()
         self._host = asyncio.ensure_future(self._run())
         await asyncio.sleep(0)

@@ -20,6 +20,7 @@ from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.ports import Replica
 from swingshift.runtime.queue import SampleQueue
 from swingshift.runtime.rollouter import Buffered, Rollouter
+from swingshift.runtime.save_call import SaveCall
 from swingshift.runtime.session import Session
 from swingshift.runtime.training_call import TrainingCall
 from swingshift.runtime.validation import Validator
@@ -302,6 +303,15 @@ def saved_in_doubt(patch: Patch) -> None:
     patch.setattr(TrainingCall, "is_in_doubt", False)
 
 
+def saves_cut_short(patch: Patch) -> None:
+    """What ends a run breaks off the checkpoint under way, and the next is begun while its thread still writes."""
+
+    async def run(self: SaveCall, begin: Callable[[], Awaitable[object]], what: str) -> None:
+        await begin()
+
+    patch.setattr(SaveCall, "run", run)
+
+
 def validation_ends_the_run(patch: Patch) -> None:
     """An engine's error under a prompt that nobody trains on is everybody's."""
 
@@ -339,6 +349,7 @@ PLANTED = {
     double_resubmission: "prompts: .* trained|has a group twice",
     queue_not_saved: "a checkpoint has lost groups",
     saved_in_doubt: "a checkpoint has a group twice|was trained on",
+    saves_cut_short: "clears away what another one is writing",
     validation_ends_the_run: "nothing explains it",
 }
 

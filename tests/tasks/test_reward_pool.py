@@ -136,6 +136,59 @@ def test_a_worker_that_dies_is_replaced_and_the_group_tried_again(run_pool, tmp_
     run_pool(body)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("def reward(:", "raised SyntaxError"),
+        ("import no_such_module", "raised ModuleNotFoundError"),
+        ("def another(prompt, response, answer): ...", "has no function 'reward'"),
+        ("def reward(prompt): ...", "takes only 1 of the arguments"),
+        ("import os; os._exit(5)", "importing it ended its process (exit code 5)"),
+        ("import time; time.sleep(60)", "importing it took over 0.5 s"),
+        (None, "reward.py"),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_file_that_cannot_be_imported_any_more_fails_groups_until_it_can_again(
+    run_pool, tmp_path, monkeypatch, num_workers, text, shown
+):
+    """It is being edited, say, while a worker is replaced or the second one is needed for the first time."""
+    file = tmp_path / "reward.py"
+
+    async def body(pool, score):
+        await pool.check(PROMPT)
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text)
+        for worker in pool._workers:
+            await worker.close()
+        with monkeypatch.context() as patch:
+            if "sleep" in (text or ""):
+                patch.setattr("swingshift.tasks.reward_process.START_TIMEOUT_S", 0.5)
+            for _ in range(num_workers):
+                with pytest.raises(DataError) as error:
+                    await score("abc")
+                assert shown in str(error.value) and "(tried 2 times)" in str(error.value), error.value
+        file.write_text(FUNCTION)
+        assert await score("abc") == (3.0,)
+
+    run_pool(body, num_workers=num_workers, max_retries=1)
+
+
+def test_no_process_to_be_had_fails_the_group_and_not_the_run(run_pool, monkeypatch):
+    async def body(pool, score):
+        await pool.check(PROMPT)
+        await pool._workers[0].close()
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.executable", "/no/such/python")
+            with pytest.raises(DataError, match=r"could not be given a process .*\(tried 2 times\)"):
+                await score("abc")
+        assert await score("abc") == (3.0,)
+
+    run_pool(body, max_retries=1)
+
+
 def test_groups_are_scored_by_all_workers_at_once(run_pool):
     async def body(pool, score):
         groups = [score(*["pid"] * 4) for _ in range(4)]

@@ -19,6 +19,7 @@ from swingshift.config.run_dir import profile_dir_of
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.engines.torch_engine import TorchEngine
 from swingshift.errors import ConfigError
+from swingshift.tasks.model_folder import fetch_model
 from swingshift.training.profiling import RolloutProfiler, Traces, TrainProfiler
 from swingshift.training.worker import TorchTrainWorker
 
@@ -43,32 +44,35 @@ def build_parts(
 ) -> DeviceParts:
     """Load the model and build what the device needs; on a trainer's rank, join the other ranks first.
 
-    Raises ConfigError for a model that cannot be loaded or run.
+    ``model_path``: a folder or hub id. Raises ConfigError for a model that cannot be loaded or run.
     """
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     device = torch.device(device_name)
-    model = _load(config, model_path).to(device)
+    # A hub id may be cached on each machine of a cluster in another place, or not yet.
+    folder = fetch_model(model_path)
+    model = _load(config, folder).to(device)
     is_trainer = spec.rank is not None
-    worker = _build_worker(config, spec, device, model, model_path, meeting_place) if is_trainer else None
+    worker = _build_worker(config, spec, device, model, folder, meeting_place) if is_trainer else None
     build_engine = partial(_build_engine, config, spec, device, model)
     return DeviceParts(None if is_trainer and not config.lends else build_engine(), worker, build_engine)
 
 
-def _load(config: SwingshiftConfig, model_path: str) -> torch.nn.Module:
+def _load(config: SwingshiftConfig, folder: Path) -> torch.nn.Module:
     model_config = config.actor_rollout_ref.model
     try:
         model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-            model_path,
+            folder,
             dtype=getattr(torch, model_config.dtype),
             trust_remote_code=model_config.trust_remote_code,
             # Other formats are pickles, and a pickle may run code.
             use_safetensors=True,
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever the model's own files or code raise
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"actor_rollout_ref.model.path: cannot load a causal language model from {model_path!r}: {reason}"
+            f"actor_rollout_ref.model.path={model_config.path}: cannot load a causal language model from {folder} "
+            f"({type(error).__name__}: {reason}); give another model"
         ) from error
     return model
 
@@ -78,7 +82,7 @@ def _build_worker(
     spec: DeviceSpec,
     device: torch.device,
     model: torch.nn.Module,
-    model_path: str,
+    folder: Path,
     meeting_place: str | None,
 ) -> TorchTrainWorker:
     assert spec.rank is not None
@@ -95,7 +99,7 @@ def _build_worker(
         seed=config.trainer.seed,
         rank=spec.rank,
         world_size=spec.world_size,
-        tokenizer_dir=Path(model_path) if Path(model_path).is_dir() else None,
+        tokenizer_dir=folder,
         profiler=TrainProfiler(_traces(config, spec, device)),
     )
 

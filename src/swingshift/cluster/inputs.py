@@ -16,6 +16,7 @@ from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.types import Prompt
 from swingshift.engines.model_shape import check_supported
 from swingshift.errors import ConfigError
+from swingshift.tasks.model_folder import fetch_model, find_model
 from swingshift.tasks.prompts import DatasetPromptSource, load_prompts
 from swingshift.tasks.reward_pool import RewardPool
 from swingshift.tasks.tokenizer import load_tokenizer
@@ -31,6 +32,7 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 @dataclass(frozen=True, slots=True)
 class Inputs:
     tokenizer: PreTrainedTokenizerBase
+    stop_token_ids: tuple[int, ...]
     prompts: list[Prompt]
     val_prompts: list[Prompt]
     source: DatasetPromptSource
@@ -57,17 +59,27 @@ def read_inputs(config: SwingshiftConfig) -> Inputs:
         limit=config.rollout.total_rollout_steps,
     )
     val_prompts = load_prompts(config.data, tokenizer, "val") if config.data.val_files else []
+    folder = None
+    if model.path != TINY:
+        folder = fetch_model(model.path)  # while nothing waits for it
+        _check_weights(folder, model.path)
+    stops = stop_token_ids(tokenizer, folder)
     reward = RewardPool.from_config(config.reward, config.data, tokenizer)
-    return Inputs(tokenizer, prompts, val_prompts, source, reward)
+    return Inputs(tokenizer, stops, prompts, val_prompts, source, reward)
 
 
 def check_model(config: SwingshiftConfig) -> None:
     """Can the model be loaded and run? Reads its configuration only, so that a mistake shows at once."""
     path = config.actor_rollout_ref.model.path
-    folder = Path(path).expanduser()
-    found = _read_config(folder, path) if folder.is_dir() else _fetch_config(config)
+    folder = find_model(path)
+    found = _fetch_config(config) if folder is None else _read_config(folder, path)
     check_supported(found, config.data.max_prompt_length + config.actor_rollout_ref.rollout.response_length)
-    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+    if folder is not None:
+        _check_weights(folder, path)
+
+
+def _check_weights(folder: Path, path: str) -> None:
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
         raise ConfigError(f"{_KEY}={path}: there are no weights (model.safetensors) in it; give a complete model")
 
 
@@ -90,18 +102,25 @@ def _fetch_config(config: SwingshiftConfig) -> Any:
     model = config.actor_rollout_ref.model
     try:
         return AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever the hub or the model's own code raise
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{_KEY}={model.path}: holds no model that can be read ({reason})") from error
+        raise ConfigError(
+            f"{_KEY}={model.path}: holds no model that can be read ({type(error).__name__}: {reason}); correct the "
+            "id, or give a model folder"
+        ) from error
 
 
-def stop_token_ids(config: SwingshiftConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The tokenizer's end token, and those the model's own generation configuration adds (chat models do)."""
-    found: set[int] = set()
-    if tokenizer.eos_token_id is not None:
-        found.add(int(tokenizer.eos_token_id))
-    path = Path(config.actor_rollout_ref.model.path) / "generation_config.json"
-    if path.is_file():
-        ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-        found.update([ids] if isinstance(ids, int) else ids or [])
+def stop_token_ids(tokenizer: PreTrainedTokenizerBase, folder: Path | None) -> tuple[int, ...]:
+    """The tokenizer's end token, and those the model's own generation configuration adds (chat models do).
+
+    ``folder``: the model's, None for the built-in one. Raises ConfigError for a file that cannot be read.
+    """
+    found = {token for token in (tokenizer.eos_token_id,) if token is not None}
+    path = None if folder is None else folder / "generation_config.json"
+    if path is not None and path.is_file():
+        try:
+            ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            found.update(int(token) for token in ([] if ids is None else ids if isinstance(ids, list) else [ids]))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{_KEY}: {path} cannot be used ({error!r}); correct or remove the file") from error
     return tuple(sorted(found))

@@ -26,7 +26,7 @@ from swingshift.cluster.run_files import LOG_FILE, RunFiles
 from swingshift.cluster.step_wiring import step_mode
 from swingshift.cluster.wiring import compose
 from swingshift.config.document import to_yaml
-from swingshift.config.plan import budget_numbers, expected_groups, resolve_device_kind
+from swingshift.config.plan import count_cycles, resolve_device_kind
 from swingshift.config.run_dir import CONFIG_FILE, prepare_run_dir, run_dir_of
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.config.secrets import MaskingFormatter, Secrets
@@ -97,9 +97,7 @@ async def _train(
     device_kind: str,
     interrupts: Interrupts,
 ) -> int:
-    expected = expected_groups(config, len(inputs.prompts))
-    per_cycle = budget_numbers(config).step_required_samples
-    num_cycles = None if expected is None else -(-expected // per_cycle)
+    num_cycles = count_cycles(config, len(inputs.prompts))
     files = RunFiles(folder, config, lambda ids: str(inputs.tokenizer.decode(list(ids))), num_cycles)
     files.start()
     session: Session | None = None
@@ -112,9 +110,9 @@ async def _train(
             if resume_from is not None:
                 files.note(f"resuming from {resume_from}")
                 _go_on(session, await store.load(resume_from), resume_from)
+            files.go_on(session.rollouter.ledger.num_consumed, session.train_loop.version)
             interrupts.stop = lambda: _stop(session, files)
             exit_reason = await session.run()
-            files.validated(session.take_validation_row())
             interrupts.stop = None
     except asyncio.CancelledError:
         exit_reason = INTERRUPTED
@@ -128,7 +126,7 @@ async def _train(
         if session is None:
             files.close({}, time.monotonic() - started, exit_reason)
         else:
-            files.num_failed_groups = session.rollouter.ledger.num_failed
+            files.closing(session)
             files.close(session.timeline.totals(session.now()), session.now(), exit_reason)
     return EXIT_INTERRUPTED if exit_reason == INTERRUPTED else 0
 

@@ -17,6 +17,7 @@ from swingshift.config.memory_plan_view import summary
 from swingshift.config.schema import SwingshiftConfig
 from swingshift.errors import ConfigError
 from swingshift.tasks.char_tokenizer import VOCABULARY
+from swingshift.tasks.model_folder import find_model
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +66,8 @@ def model_sizes(config: SwingshiftConfig) -> ModelSizes:
     model = config.actor_rollout_ref.model
     if model.path == TINY:
         return ModelSizes.of_builtin(model, len(VOCABULARY))
-    try:
-        folder = Path(model.path).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{_KEY}={model.path}: there is no such user; correct the path") from None
-    if not folder.is_dir() and (model.path.startswith((".", "/", "~")) or model.path.count("/") != 1):
-        raise ConfigError(f"{_KEY}={model.path}: does not exist; give a model folder, a hub id or {TINY}")
-    values = _read_config(folder, model.path) if folder.is_dir() else _fetch_config(config)
+    folder = find_model(model.path)
+    values = _fetch_config(config) if folder is None else _read_config(folder, model.path)
     return ModelSizes.of_hf_config(values, model.path)
 
 
@@ -91,9 +87,12 @@ def _fetch_config(config: SwingshiftConfig) -> Mapping[str, Any]:
     model = config.actor_rollout_ref.model
     try:
         found = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever the hub or the model's own code raise
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{_KEY}={model.path}: holds no model that can be read ({reason})") from error
+        raise ConfigError(
+            f"{_KEY}={model.path}: holds no model that can be read ({type(error).__name__}: {reason}); correct the "
+            "id, or give a model folder"
+        ) from error
     values: Mapping[str, Any] = found.to_dict()
     return values
 

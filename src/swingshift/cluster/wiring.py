@@ -6,9 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
-from swingshift.cluster.inputs import Inputs, stop_token_ids
+from swingshift.cluster.inputs import Inputs
 from swingshift.cluster.placement import Pool
 from swingshift.cluster.replicas import ObjectStoreWeightSync, RayReplica, RayTrainer
 from swingshift.cluster.run_files import RunFiles
@@ -55,7 +53,7 @@ def compose(
         numbers=budget_numbers(config),
         rollout=RolloutSettings(
             num_responses=rollout.n,
-            sampling=_sampling(config, inputs.tokenizer, rollout.temperature, rollout.top_p, rollout.top_k),
+            sampling=_sampling(config, inputs, rollout.temperature, rollout.top_p, rollout.top_k),
             max_sample_retries=training.max_sample_retries,
             max_failed_ratio=training.max_failed_ratio,
         ),
@@ -75,7 +73,9 @@ def compose(
         seed=config.trainer.seed,
     )
     mode = step_mode(config) if config.trainer.v1.in_steps else _policy(config)
-    session = Session(ports, settings, mode, on_cycle=files.on_cycle, on_span=files.on_span)
+    session = Session(
+        ports, settings, mode, on_cycle=files.on_cycle, on_span=files.on_span, on_trained=files.on_trained
+    )
     is_cpu = resolve_device_kind(config) == "cpu" and hasattr(os, "sched_getaffinity")
     session.metrics.engines.watch_cpu(time.process_time, len(os.sched_getaffinity(0)) if is_cpu else 0)
     files.events.watch(session)
@@ -98,14 +98,14 @@ def _replicas(pool: Pool, kind: ReplicaKind) -> list[RayReplica]:
 
 
 def _sampling(
-    config: SwingshiftConfig, tokenizer: PreTrainedTokenizerBase, temperature: float, top_p: float, top_k: int
+    config: SwingshiftConfig, inputs: Inputs, temperature: float, top_p: float, top_k: int
 ) -> SamplingParams:
     return SamplingParams(
         max_tokens=config.actor_rollout_ref.rollout.response_length,
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
-        stop_token_ids=stop_token_ids(config, tokenizer),
+        stop_token_ids=inputs.stop_token_ids,
     )
 
 
@@ -117,7 +117,7 @@ def _validator(config: SwingshiftConfig, inputs: Inputs) -> Validator | None:
     return Validator(
         inputs.val_prompts,
         inputs.reward,
-        _sampling(config, inputs.tokenizer, kwargs.temperature, 1.0, -1),
+        _sampling(config, inputs, kwargs.temperature, 1.0, -1),
         kwargs.n,
         max_in_flight=config.async_training.concurrent_samples_per_replica * num_devices,
     )

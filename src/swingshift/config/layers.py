@@ -150,4 +150,7 @@ def _first_line(error: OmegaConfBaseException) -> str:
 def _as_mapping(config: Any) -> Mapping[str, Any]:
     container = OmegaConf.to_container(config, resolve=False)
     assert isinstance(container, dict)
+    repr(
+        container
+    )  # a ValueError for hexadecimal numbers that are too long to be shown; decimal ones are not even read
     return container  # type: ignore[return-value]

@@ -111,7 +111,7 @@ class RolloutEngineConfig(Section):
     """The inference engines and how they sample."""
 
     name: Literal["torch"] = Field(default="torch", description="Inference engine.")
-    n: PositiveInt = Field(default=8, description="Responses per prompt.")
+    n: PositiveInt = Field(default=8, le=10_000, description="Responses per prompt.")
     temperature: float = Field(default=1.0, gt=0, description="Sampling temperature.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Keep the likeliest tokens up to this mass; 1: all.")
     top_k: int = Field(default=-1, ge=-1, description="Keep this many likeliest tokens; -1: all.")

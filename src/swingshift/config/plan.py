@@ -47,6 +47,7 @@ class Plan:
     """The same, clamped to what the budget and the data allow."""
     num_groups: int | None
     """Groups in all; None when only reading the data will tell."""
+    num_sync_cycles: int | None
     kv_cache_memory_bytes: int | None
     max_num_seqs: int
     run_dir: str
@@ -62,12 +63,6 @@ class Plan:
     @property
     def num_collections(self) -> int | None:
         return None if self.num_groups is None else math.ceil(self.num_groups / self.budget.required_samples)
-
-    @property
-    def num_sync_cycles(self) -> int | None:
-        if self.num_collections is None:
-            return None
-        return math.ceil(self.num_collections / self.budget.trigger_parameter_sync_step)
 
 
 def budget_numbers(config: SwingshiftConfig) -> BudgetNumbers:
@@ -91,12 +86,20 @@ def budget_numbers(config: SwingshiftConfig) -> BudgetNumbers:
 
 
 def expected_groups(config: SwingshiftConfig, num_prompts: int | None = None) -> int | None:
-    """Groups the run will produce; None when that depends on files nobody has read yet."""
+    """Groups the run will train on at most; None when that depends on files nobody has read yet."""
     if num_prompts is None and all(file.startswith(_GENERATED) for file in config.data.train_files):
         num_prompts = config.data.size * len(config.data.train_files)
     available = None if num_prompts is None else num_prompts * config.trainer.total_epochs
-    limits = [limit for limit in (available, config.rollout.total_rollout_steps) if limit is not None]
+    steps, per_step = config.trainer.total_training_steps, budget_numbers(config).step_required_samples
+    in_steps = None if steps is None else steps * per_step
+    limits = [limit for limit in (available, config.rollout.total_rollout_steps, in_steps) if limit is not None]
     return min(limits, default=None)
+
+
+def count_cycles(config: SwingshiftConfig, num_prompts: int | None = None) -> int | None:
+    """Sync cycles (global steps) the run will have at most; None when nobody can say yet."""
+    groups = expected_groups(config, num_prompts)
+    return None if groups is None else math.ceil(groups / budget_numbers(config).step_required_samples)
 
 
 def make_plan(config: SwingshiftConfig, device_kind: str) -> Plan:
@@ -126,6 +129,7 @@ def make_plan(config: SwingshiftConfig, device_kind: str) -> Plan:
         wait_threshold_wanted=wanted,
         wait_threshold=min(wanted, ceiling),
         num_groups=num_groups,
+        num_sync_cycles=count_cycles(config),
         kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
         max_num_seqs=engine.max_num_seqs,
         run_dir=trainer.default_local_dir,
@@ -239,11 +243,16 @@ def _length_rows(plan: Plan) -> list[tuple[str, str, str]]:
     what, whole = ("mini-batches", "global steps") if plan.in_steps else ("collections", "sync cycles")
     return [
         ("length", "", ""),
-        ("sample groups", groups, "rollout.total_rollout_steps, or trainer.total_epochs over the data"),
+        ("sample groups", groups, _length_source(plan)),
         (what, collections, f"sample groups / {plan.budget.required_samples}"),
         (whole, cycles, f"{what} / {per}"),
         ("run directory", plan.run_dir, "trainer.default_local_dir"),
     ]
+
+
+def _length_source(plan: Plan) -> str:
+    keys = ["rollout.total_rollout_steps", *["trainer.total_training_steps"] * plan.in_steps]
+    return f"{', '.join(keys)}, or trainer.total_epochs over the data"
 
 
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from swingshift.config.keys import format_value
-from swingshift.config.plan import budget_numbers, expected_groups
+from swingshift.config.plan import count_cycles
 from swingshift.config.problems import Problem
 from swingshift.config.schema import SwingshiftConfig
 
@@ -43,14 +43,6 @@ def profiler_warnings(config: SwingshiftConfig) -> Iterator[str]:
     if profiler.tool is None:
         yield f"{steps}: is ignored unless {_KEY}.tool=torch"
         return
-    num_steps = _num_steps(config)
+    num_steps = count_cycles(config)
     if num_steps is not None and (late := [step for step in profiler.steps if step > num_steps]):
         yield f"{steps}: the run ends after {num_steps} steps, so {format_value(late)} never come"
-
-
-def _num_steps(config: SwingshiftConfig) -> int | None:
-    """Steps the run will have, if its configuration tells."""
-    groups = expected_groups(config)
-    of_data = None if groups is None else -(-groups // budget_numbers(config).step_required_samples)
-    limits = [n for n in (of_data, config.trainer.total_training_steps) if n is not None]
-    return min(limits, default=None)

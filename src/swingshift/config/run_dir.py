@@ -16,6 +16,7 @@ CONFIG_FILE = "config.yaml"
 RUN_FILES = (
     "metrics.jsonl",
     "samples.jsonl",
+    "consumed.jsonl",
     "timeline.jsonl",
     "decisions.jsonl",
     "levels.jsonl",

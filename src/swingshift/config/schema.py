@@ -142,7 +142,7 @@ class AsyncTrainingConfig(Section):
     """Staleness, weight syncs and the lending of the trainer's devices."""
 
     staleness_threshold: float = Field(
-        default=0.1, ge=0, description="Groups that may be submitted ahead, as a fraction of one sync cycle."
+        default=0.1, ge=0, le=1000, description="Groups that may be submitted ahead, as a fraction of one sync cycle."
     )
     trigger_parameter_sync_step: PositiveInt = Field(default=4, description="Collections per weight sync.")
     require_batches: PositiveInt = Field(default=1, description="Mini-batches per collection.")
@@ -250,7 +250,7 @@ class TrainerConfig(Section):
     max_actor_ckpt_to_keep: PositiveInt | None = Field(default=2, description="Newest checkpoints kept; null: all.")
     test_freq: int = Field(default=-1, ge=-1, description="Weight versions between validations; -1: never.")
     log_samples_per_cycle: int = Field(default=2, ge=0, description="Groups a cycle written to samples.jsonl.")
-    seed: int = Field(default=0, description="Seed of the model, of training and of sampling.")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of the model, of training and of sampling.")
     v1: V1Config = V1Config()
 
     @property

@@ -75,6 +75,11 @@ def _fully_async_problems(config: SwingshiftConfig) -> Iterator[Problem]:
         yield _problem(
             "algorithm.filter_groups.enable=true", f"only the replay buffer of global steps filters; {remedy}"
         )
+    if config.trainer.v1.replay_buffer.path is not None:
+        yield _problem(
+            f"trainer.v1.replay_buffer.path={config.trainer.v1.replay_buffer.path}",
+            f"only training in global steps has a replay buffer; {remedy}",
+        )
     if config.trainer.v1.separate_async.hybrid_rollout.enable_switch:
         yield _problem(
             "trainer.v1.separate_async.hybrid_rollout.enable_switch=true",
@@ -94,14 +99,29 @@ def _batch_problems(config: SwingshiftConfig) -> Iterator[Problem]:
 
 
 def _disaggregation_problems(config: SwingshiftConfig) -> Iterator[Problem]:
-    key = "actor_rollout_ref.rollout.disaggregation.enable"
+    key, engine = "actor_rollout_ref.rollout.disaggregation.enable", config.actor_rollout_ref.rollout.name
     try:
-        check_disaggregation(enable_switch=config.lends, disaggregated=True)
+        check_disaggregation(lent_by=_lent_by(config), disaggregated=True)
     except ValueError as error:
-        yield Problem(key, str(error))
+        # Without lending it could not be had either.
+        yield Problem(key, f"{error}; and no engine can do it, so set it to false")
         return
-    engine = config.actor_rollout_ref.rollout.name
-    yield _problem(f"{key}=true", f"actor_rollout_ref.rollout.name={engine} prefills and decodes in one; set false")
+    yield _problem(
+        f"{key}=true",
+        f"no engine can do it: actor_rollout_ref.rollout.name={engine} prefills and decodes in one; set it to false",
+    )
+
+
+def _lent_by(config: SwingshiftConfig) -> str | None:
+    """The setting that lends in this mode."""
+    mode = config.trainer.v1.trainer_mode
+    if not config.lends:
+        return None
+    if mode == "fully_async":
+        return "async_training.use_dynamic_resource_scheduling=true"
+    if mode == "separate_async":
+        return "trainer.v1.separate_async.hybrid_rollout.enable_switch=true"
+    return f"trainer.v1.trainer_mode={mode}"
 
 
 def _problem(setting: str, text: str) -> Problem:

@@ -258,6 +258,7 @@ class CycleMetrics:
             "partial/partial_ratio": ratio(sums.num_partial, sums.num_trajectories),
             "partial/max_partial_span": sums.max_span,
             "staleness/mean": ratio(sums.staleness, sums.num_trajectories),
+            "staleness/sum": sums.staleness,
             "staleness/max": sums.max_staleness,
         }
         return {f"fully_async/{name}": float(value) for name, value in metrics.items()}
@@ -316,6 +317,7 @@ def _sample_metrics(sums: _Sums, num_devices: int) -> dict[str, float]:
         "perf/num_prompt_tokens": sums.num_prompt_tokens,
         "prompt_length/mean": ratio(sums.num_prompt_tokens, sums.num_groups),
         "critic/rewards/mean": ratio(sums.reward, n),
+        "critic/rewards/sum": sums.reward,
         "critic/rewards/max": sums.max_reward if n else 0.0,
         "critic/rewards/min": sums.min_reward if n else 0.0,
         "response_length/mean": ratio(sums.num_tokens, n),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from threading import Thread
 
 from swingshift.observe.guard import Guard
-from swingshift.runtime.ports import MetricSink
+from swingshift.runtime.ports import MetricSink, RunOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class BackgroundSink:
         self._name = name
         self._open = open_sink
         self._close_timeout_s = close_timeout_s
-        self._rows: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(max_rows)
+        self._rows: queue.Queue[tuple[int, dict[str, float]] | RunOutcome] = queue.Queue(max_rows)
         self._guard = Guard(f"metric sink {name}")
         self._thread = Thread(target=self._run, name=f"metric sink {name}", daemon=True)
         self._thread.start()
@@ -48,9 +48,9 @@ class BackgroundSink:
             if self.num_left_out == 1:
                 logger.warning("metric sink %s does not keep up: rows are left out", self._name)
 
-    def close(self) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         with contextlib.suppress(queue.Full):
-            self._rows.put(None, timeout=self._close_timeout_s if self._thread.is_alive() else 0.0)
+            self._rows.put(outcome, timeout=self._close_timeout_s if self._thread.is_alive() else 0.0)
         self._thread.join(self._close_timeout_s)
         if self._thread.is_alive():
             logger.warning(
@@ -65,8 +65,8 @@ class BackgroundSink:
             sink = self._open()
         if sink is None:
             return
-        while (item := self._rows.get()) is not None:
+        while not isinstance(item := self._rows.get(), RunOutcome):
             with self._guard():
                 sink.log(*item)
         with self._guard():
-            sink.close()
+            sink.close(item)

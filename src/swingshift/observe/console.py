@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from swingshift.core.timeline import DeviceSpan
+from swingshift.observe.guard import Guard
 from swingshift.observe.live_lanes import LaneHistory
 from swingshift.observe.live_state import LiveState
 from swingshift.observe.live_view import LiveView, Status, cycle_text, read_status
+from swingshift.observe.standard_streams import give_up, settle
 from swingshift.observe.summary import format_seconds
 
 _LINE_INTERVAL_S = 5.0
@@ -27,12 +30,14 @@ class _Terminal(RichConsole):
     def on_broken_pipe(self) -> None:
         """Nobody reads any more (``… | head``). Rich would end the program; training goes on unseen."""
         self.quiet = True
-        # What is still buffered must go somewhere when the interpreter closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
 
 
 class Console:
-    """``update`` after every cycle, ``note`` for what happens in between, ``close`` at the end.
+    """``update`` after every cycle, ``note`` for what happens in between, ``close`` and ``conclude`` at the end.
+
+    An output that cannot be written is warned about once and tried again with what comes next; nothing reaches the
+    caller.
 
     On a terminal ``tick`` draws the live view again, and ``on_span`` feeds its lanes. Without one it prints at most
     one line per ``line_interval_s``, and the last one always. ``now_fn`` gives wall seconds, for the time left and
@@ -54,20 +59,24 @@ class Console:
         self._pace = Pace()
         self._last_line_s: float | None = None
         self._unprinted: str | None = None
-        self._panel = _Panel(self.rich, title, now_fn) if self.rich.is_terminal else None
+        self._guard = Guard("console")
+        self._panel: _Panel | None = None
+        with self._writing():
+            self._panel = _Panel(self.rich, title, now_fn) if self.rich.is_terminal else None
 
     def update(self, row: Mapping[str, float], *, state: str, num_cycles: int | None, decision: str) -> None:
         """Show a cycle. ``state`` is the lending state's name; ``num_cycles`` the run's total, if known."""
-        now = self._now()
-        status = read_status(row, state, decision)
-        self._pace.add(status.cycle, now)
-        left_s = self._pace.seconds_left(num_cycles)
-        if self._panel is not None:
-            self._panel.show(status, num_cycles, left_s)
-            return
-        self._unprinted = _line(status, num_cycles, now - self._start_s, left_s)
-        if self._last_line_s is None or now - self._last_line_s >= self._line_interval_s:
-            self._print_line(now)
+        with self._writing():
+            now = self._now()
+            status = read_status(row, state, decision)
+            self._pace.add(status.cycle, now)
+            left_s = self._pace.seconds_left(num_cycles)
+            if self._panel is not None:
+                self._panel.show(status, num_cycles, left_s)
+                return
+            self._unprinted = _line(status, num_cycles, now - self._start_s, left_s)
+            if self._last_line_s is None or now - self._last_line_s >= self._line_interval_s:
+                self._print_line(now)
 
     def on_span(self, span: DeviceSpan) -> None:
         if self._panel is not None:
@@ -76,23 +85,50 @@ class Console:
     def tick(self, live: LiveState | None) -> None:
         """A moment passed; ``live`` is what the run does now, None before it has begun."""
         if self._panel is not None:
-            self._panel.tick(live)
+            with self._writing():
+                self._panel.tick(live)
 
     def note(self, text: str) -> None:
         """Print a line of its own, above the view on a terminal."""
-        self.rich.print(Text(text), soft_wrap=True)
+        with self._writing():
+            self.rich.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
         """Print what was held back and leave the terminal as it was. May be called twice."""
         self._print_line(self._now())
-        if self._panel is not None:
-            self._panel.stop()
-            self._panel = None
+        panel, self._panel = self._panel, None
+        if panel is not None:
+            with self._writing():
+                panel.stop()
+
+    def conclude(self, summary: RenderableType, hint: str) -> None:
+        """The last words, after ``close``."""
+        with self._writing():
+            self.rich.print(summary)
+        self.note(hint)
+        with self._writing():
+            settle(self.rich.file)
 
     def _print_line(self, now: float) -> None:
         if self._unprinted is not None:
-            self.rich.print(Text(self._unprinted), soft_wrap=True)
+            with self._writing():
+                self.rich.print(Text(self._unprinted), soft_wrap=True)
             self._unprinted, self._last_line_s = None, now
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._guard():
+            try:
+                yield
+            except Exception:
+                self._forget_unwritten()
+                raise
+
+    def _forget_unwritten(self) -> None:
+        """Rich keeps what it could not write, and would write all of it again with every line to come."""
+        was_quiet, self.rich.quiet = self.rich.quiet, True
+        self.rich.print()
+        self.rich.quiet = was_quiet
 
 
 class Pace:
@@ -143,7 +179,7 @@ class _Panel:
             auto_refresh=False,
             # What goes to a file or a pipe must still get there.
             redirect_stdout=sys.stdout.isatty(),
-            redirect_stderr=sys.stderr.isatty(),
+            redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         )
         self._display.start(refresh=True)
 

@@ -7,7 +7,9 @@ they are thinned the longer a run gets, so that their files grow with the logari
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from swingshift.observe.guard import Guard
 from swingshift.observe.line_file import LineFile
@@ -130,22 +132,25 @@ class AttemptLog(_Log):
 
     All groups at first. Each time ``LINES_BEFORE_THINNING`` lines were written, only half as many groups are
     followed from then on (those whose number divides by ``every``); a group is followed on all its replicas.
+    Validations are thinned likewise, by lines of their own: they leave training's groups as they are.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "attempt log")
-        self._every = 1
-        self._num_lines = 0
+        self._training, self._validation = _Thinning(), _Thinning()
 
     def write(self, attempt: Attempt) -> None:
-        # Requests of a validation are named otherwise, and few.
-        number = attempt.request_id
-        if self._every > 1 and number.isdigit() and int(number) % self._every:
+        request = attempt.request_id
+        if request.isdigit():
+            thinning, number = self._training, int(request)
+        else:  # Validations number their prompts from 0 each: equally many of each must go.
+            thinning, number = self._validation, crc32(request.encode())
+        if number % thinning.every:
             return
         with self._guard():
             self._file.write(
                 {
-                    "request": number,
+                    "request": request,
                     "replica": attempt.replica,
                     "start_s": round(attempt.start_s, 6),
                     "end_s": round(attempt.end_s, 6),
@@ -153,9 +158,18 @@ class AttemptLog(_Log):
                     "num_responses": attempt.num_responses,
                     "num_tokens": attempt.num_tokens,
                     "num_prefill_tokens": attempt.num_prefill_tokens,
-                    "every": self._every,
+                    "every": thinning.every,
                 }
             )
-        self._num_lines += 1
-        if self._num_lines % LINES_BEFORE_THINNING == 0:
-            self._every *= 2
+        thinning.count_line()
+
+
+@dataclass(slots=True)
+class _Thinning:
+    every: int = 1
+    num_lines: int = 0
+
+    def count_line(self) -> None:
+        self.num_lines += 1
+        if self.num_lines % LINES_BEFORE_THINNING == 0:
+            self.every *= 2

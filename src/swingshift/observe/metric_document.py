@@ -20,6 +20,9 @@ ended with), `wall_time` (Unix seconds) and the metrics below. The names and for
 [`core/metric_table.py`](../src/swingshift/core/metric_table.py). A *sample* is a sample group (one prompt with its
 `n` responses), a *trajectory* is one response. All times are seconds of the run's own clock.
 
+A validation is told in the row of the cycle during which it ended. One that ends after the last cycle has a row of its
+own, under the same `step` as that cycle's, with `val/*` and `separate_async/validate/*` and nothing else.
+
 ## Three utilizations
 
 - `dynamic_resource/train_resource_utilization` = `train_compute_time_s` / `train_allocated_time_s`: in the trainer's
@@ -41,8 +44,10 @@ trainer's devices spent lent (`hybrid_rollout_fraction`).
   one long response beside empty slots still counts as used.
 - `x` is `timing_s/wait_for_enough_samples / timing_s/step`, so it assumes a policy that takes the devices back
   whenever they are lent, as all built-in ones do.
-- For every ratio the numerator and the denominator are emitted too. To aggregate over cycles, sum those and divide
-  once; do not average ratios. `summary.json` does that for the whole run.
+- For every ratio and mean the numerator and the denominator are emitted too. To aggregate over cycles, sum those and
+  divide once; do not average ratios. `summary.json` does that for the whole run. Only the means of train workers
+  (`actor/*`) come without their numerators: weigh them by `actor/num_trained_tokens` or `actor/num_optimizer_steps`,
+  as their rows say.
 
 `summary.json` also has `device_busy_ratio`, which needs no formula: the share of all device-seconds in which a device
 generated or trained, from the timeline.
@@ -124,7 +129,9 @@ WORKER_METRICS = (
     ("actor/rollout_is_truncated_ratio", "fraction", "num_truncated_tokens / num_trained_tokens; decoupled PPO only"),
     ("actor/grad_norm", "", "before clipping, mean over optimizer steps"),
     ("actor/lr", "", "learning rate of the last optimizer step"),
-    ("val/reward/mean", "reward", "mean over all validation answers"),
+    ("val/reward/mean", "reward", "val/reward/sum / val/num_responses; absent where no answer has a reward"),
+    ("val/reward/sum", "reward", "Σ over all validation answers"),
+    ("val/num_responses", "trajectories", "validation answers with a reward"),
     ("val/version", "weight versions", "the version at which the validation started"),
     ("val/num_failed", "samples", "validation prompts whose reward failed, left out of the mean"),
 )

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from swingshift.runtime.ports import RunOutcome
+
+_STATUSES = {RunOutcome.FINISHED: "FINISHED", RunOutcome.FAILED: "FAILED", RunOutcome.INTERRUPTED: "KILLED"}
 _MAX_PARAMS_A_CALL = 100
 _MAX_PARAM_LENGTH = 500
 """What every version of the tracking server takes."""
@@ -33,8 +36,8 @@ class MlflowSink:
         metrics = [self._metric(name, value, now_ms, step) for name, value in row.items()]
         self._client.log_batch(self._run_id, metrics)
 
-    def close(self) -> None:
-        self._client.set_terminated(self._run_id)
+    def close(self, outcome: RunOutcome) -> None:
+        self._client.set_terminated(self._run_id, status=_STATUSES[outcome])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

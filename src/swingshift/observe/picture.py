@@ -24,7 +24,7 @@ from swingshift.observe.lanes import (
     legend_patches,
     some_of_each_kind,
 )
-from swingshift.observe.line_file import read_lines
+from swingshift.observe.metric_rows import read_cycle_rows
 from swingshift.observe.spans import Lane, read_lanes
 
 _INK = "#222222"
@@ -61,7 +61,7 @@ def draw_run(run_dir: Path) -> Path:
 def read_cycles(path: Path) -> Cycles:
     """The newest row of every cycle: a resumed run writes the cycles after its checkpoint again."""
     rows: dict[int, Mapping[str, float | None]] = {}
-    for row in read_lines(path):
+    for row in read_cycle_rows(path):
         rows[int(row.get("step", len(rows)))] = row
 
     def column(name: str) -> NDArray[np.float64]:

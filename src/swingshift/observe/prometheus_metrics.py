@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from swingshift.core.lifecycle import LendingState
-from swingshift.core.metric_table import METRICS
+from swingshift.core.metric_table import METRICS, STEP_METRICS
 from swingshift.core.types import DeviceState
 from swingshift.observe.live_state import LiveState, ReplicaState, ReplicaStatus
 from swingshift.observe.metric_document import WORKER_METRICS
@@ -24,7 +24,10 @@ PREFIX = "swingshift_"
 _HELP: Mapping[str, str] = MappingProxyType(
     {
         **{name: f"{text} ({unit})" if unit else text for name, unit, text in WORKER_METRICS},
-        **{m.name: f"{m.formula} ({m.unit}), per sync cycle: {m.reduction}" for m in METRICS.values()},
+        **{
+            metric.name: f"{metric.formula} ({metric.unit}), per sync cycle: {metric.reduction}"
+            for metric in (*METRICS.values(), *STEP_METRICS.values())
+        },
     }
 )
 

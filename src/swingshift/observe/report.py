@@ -81,7 +81,7 @@ def _run_data(
         "is_simulated": run.is_simulated,
         "length_s": length_s,
         "cycles": cycle_series(columns),
-        "validation": validation_points(columns),
+        "validation": validation_points(run),
         "levels": level_series(run),
         "lanes": lane_data(lanes, length_s, max_bytes),
     }

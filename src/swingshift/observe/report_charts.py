@@ -16,7 +16,7 @@ MAX_POINTS = 1500
 MAX_LEVEL_BINS = 1000
 
 TIME = "training/time_s"
-VALIDATION = ("val/version", "val/reward/mean")
+_VALIDATION = ("val/version", "val/reward/mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ CHARTS = (
 def chart_metrics() -> tuple[str, ...]:
     """Every column the charts need."""
     names = [name for chart in CHARTS for name in (chart.metric, chart.also) if name]
-    return tuple(dict.fromkeys((TIME, *names, *VALIDATION)))
+    return tuple(dict.fromkeys((TIME, *names)))
 
 
 def cycle_series(columns: Mapping[str, Column]) -> dict[str, Any]:
@@ -61,16 +61,16 @@ def cycle_series(columns: Mapping[str, Column]) -> dict[str, Any]:
     per_point = -(-num_cycles // MAX_POINTS)
     series: dict[str, Any] = {"per_point": per_point, "step": _json(_last_of(columns["step"], per_point))}
     for name, column in columns.items():
-        if name == "step" or name in VALIDATION or np.isnan(column).all():
+        if name == "step" or np.isnan(column).all():
             continue
         reduce = _last_of if name == TIME else _largest_of if name.endswith("/max") else _mean_of
         series[name] = _json(reduce(column, per_point))
     return series
 
 
-def validation_points(columns: Mapping[str, Column]) -> dict[str, list[float | None]]:
+def validation_points(run: RunFolder) -> dict[str, list[float | None]]:
     """Rewards of the validations and the versions they measured."""
-    version, reward = (columns[name] for name in VALIDATION)
+    version, reward = run.validations(_VALIDATION).values()
     known = ~np.isnan(version + reward)
     return {"step": _json(version[known]), "reward": _json(reward[known])}
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from swingshift.errors import ConfigError
 from swingshift.observe.event_files import ATTEMPTS_FILE, DECISIONS_FILE, LEVELS_FILE, SPANS_FILE
 from swingshift.observe.line_file import read_lines
+from swingshift.observe.metric_rows import is_closing, read_cycle_rows
 from swingshift.observe.spans import Lane, newest_history, read_lanes
 
 METRICS_FILE = "metrics.jsonl"
@@ -86,12 +87,25 @@ class RunFolder:
         """``step`` and these metrics, each of shape [num_cycles]; NaN where a row lacks the value."""
         columns = {name: array("d") for name in ("step", *names)}
         with _reading(self.folder / METRICS_FILE) as path:
-            for row in read_lines(path):
+            for row in read_cycle_rows(path):
                 for name, column in columns.items():
                     column.append(_number(row.get(name)))
         arrays = {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
         keep = newest_history(arrays["step"], is_unique=True)
         return {name: column[keep] for name, column in arrays.items()}
+
+    def validations(self, names: Sequence[str]) -> dict[str, Column]:
+        """These metrics of all validations, each of shape [num_validations]; NaN where a row lacks the value."""
+        order, columns = array("d"), {name: array("d") for name in names}
+        with _reading(self.folder / METRICS_FILE) as path:
+            for row in read_lines(path):
+                order.append(_number(row.get("step")) + 0.5 * is_closing(row))
+                for name, column in columns.items():
+                    column.append(_number(row.get(name)))
+        arrays = [np.array(column, dtype=np.float64) for column in columns.values()]
+        keep = newest_history(np.array(order, dtype=np.float64), is_unique=True)
+        keep &= ~np.isnan(arrays).all(axis=0)
+        return {name: column[keep] for name, column in zip(columns, arrays, strict=True)}
 
     def lanes(self) -> list[Lane]:
         with _reading(self.folder / SPANS_FILE) as path:

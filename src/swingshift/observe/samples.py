@@ -27,8 +27,13 @@ class SampleLog:
         self._cycle: WeightVersion | None = None
         self._num_written = 0
 
+    def go_on(self, cycle: WeightVersion) -> None:
+        """Cut off what comes after ``cycle``: a run that goes on from there trains it again."""
+        with self._guard():
+            self._file.cut(lambda record: record["cycle"] <= cycle)
+
     def log(self, cycle: WeightVersion, groups: Sequence[SampleGroup]) -> None:
-        """``groups`` of one collection in the cycle that trains on weight version ``cycle``."""
+        """``groups`` of one collection in the cycle that ends with weight version ``cycle``."""
         if cycle != self._cycle:
             self._cycle, self._num_written = cycle, 0
         chosen = groups[: max(0, self._groups_per_cycle - self._num_written)]

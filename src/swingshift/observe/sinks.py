@@ -1,4 +1,4 @@
-"""Where metric rows go. Sinks share the ``MetricSink`` port: ``log(step, row)`` and ``close()``."""
+"""Where metric rows go. Sinks share the ``MetricSink`` port: ``log(step, row)`` and ``close(outcome)``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from swingshift.observe.guard import Guard
 from swingshift.observe.line_file import LineFile
-from swingshift.runtime.ports import MetricSink
+from swingshift.runtime.ports import MetricSink, RunOutcome
 
 
 class JsonlSink:
@@ -21,7 +21,7 @@ class JsonlSink:
     def log(self, step: int, row: Mapping[str, float]) -> None:
         self._file.write({"step": step, "wall_time": round(self._clock(), 3), **row})
 
-    def close(self) -> None:
+    def close(self, outcome: RunOutcome = RunOutcome.FINISHED) -> None:
         self._file.close()
 
 
@@ -36,7 +36,7 @@ class FanOut:
             with guard():
                 sink.log(step, row)
 
-    def close(self) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         for sink, guard in self._sinks:
             with guard():
-                sink.close()
+                sink.close(outcome)

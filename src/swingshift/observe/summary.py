@@ -15,7 +15,7 @@ from rich.table import Table
 
 from swingshift.core.types import DeviceState
 from swingshift.core.utilization import cluster_utilization, ratio, train_utilization
-from swingshift.observe.line_file import read_lines
+from swingshift.observe.metric_rows import read_cycle_rows
 from swingshift.observe.spans import lane_order
 
 _SUMMED = (
@@ -73,7 +73,7 @@ class RunTotals:
     def of_file(cls, rows_path: Path) -> RunTotals:
         """From a ``metrics.jsonl``. Cycles a resumed run wrote twice count twice: both were computed."""
         totals = cls()
-        for row in read_lines(rows_path):
+        for row in read_cycle_rows(rows_path):
             totals.add(row)
         return totals
 

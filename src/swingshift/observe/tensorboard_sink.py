@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from swingshift.runtime.ports import RunOutcome
+
 
 class TensorBoardSink:
     """One event file a session; what a resumed session computes again replaces the earlier points."""
@@ -27,6 +29,6 @@ class TensorBoardSink:
         self._writer.file_writer.add_summary(self._summary(value=values), step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, outcome: RunOutcome) -> None:
         if self._writer is not None:
             self._writer.close()

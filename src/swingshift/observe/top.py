@@ -21,6 +21,7 @@ from swingshift.observe.event_files import DECISIONS_FILE, SPANS_FILE
 from swingshift.observe.live_file import LiveRecord, read_live
 from swingshift.observe.live_lanes import LaneHistory
 from swingshift.observe.live_view import LiveView, Status, read_status
+from swingshift.observe.metric_rows import is_closing
 from swingshift.observe.run_reader import METRICS_FILE, RunFolder
 from swingshift.observe.summary import format_seconds
 from swingshift.observe.tail import Tail
@@ -100,7 +101,8 @@ class RunWatch:
         if self._rows.num_restarts + self._spans.num_restarts > restarts:
             self._forget()
         for row in rows:
-            self._see_row(row)
+            if not is_closing(row):
+                self._see_row(row)
         if self._row is not None:
             self._lanes.fit_cycle(float(self._row.get("fully_async/rollouter/version_time_s") or 0.0))
         for span in spans:

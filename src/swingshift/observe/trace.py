@@ -61,7 +61,8 @@ def write_trace(folder: Path, out: Path) -> TraceSize:
         raise ConfigError(f"{folder}: has no device spans (timeline.jsonl) yet; trace it once its run has begun")
     placed = _place(run.attempts())
     flows = list(_flows(placed))
-    every = max((place.attempt.every for place in placed), default=1)
+    # Validations are thinned by themselves.
+    every = max((place.attempt.every for place in placed if place.attempt.request.isdigit()), default=1)
     size = TraceSize(sum(len(lane.start_s) for lane in lanes), len(placed), len(flows) // 2, every)
     events = _all_events(run, lanes, placed, flows)
     about = {"run": run.name, "simulated": run.is_simulated, **asdict(size)}

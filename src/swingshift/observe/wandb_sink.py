@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from swingshift.runtime.ports import RunOutcome
+
+_EXIT_CODES = {RunOutcome.FINISHED: 0, RunOutcome.FAILED: 1, RunOutcome.INTERRUPTED: 130}
+"""Those of the command line. W&B takes all but 0 for a failure."""
 
 class WandbSink:
     """A W&B run with the configuration; its files go to ``wandb/`` in the folder."""
@@ -26,6 +30,6 @@ class WandbSink:
     def log(self, step: int, row: Mapping[str, float]) -> None:
         self._run.log(dict(row), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, outcome: RunOutcome) -> None:
+        self._run.finish(exit_code=_EXIT_CODES[outcome])
         self._wandb.teardown()  # ends the process that W&B starts beside ours

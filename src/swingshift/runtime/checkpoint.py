@@ -1,7 +1,11 @@
 """Checkpoints: all control state as JSON beside the trainer's own files, written whole or not at all.
 
 A checkpoint is a folder ``global_step_N``. It is written under a temporary name, flushed to disk and renamed, so
-a folder with that name is complete. No pickle: the trainer writes safetensors and JSON, this module JSON.
+a folder with that name is complete. Hidden ones are a save's own, of which a kill may leave some behind:
+``.global_step_N.partial`` is being written; ``.global_step_N.old`` is whole, and counts until another
+``global_step_N`` has taken its place; ``.global_step_N.removed`` is being deleted, and counts no more.
+
+No pickle: the trainer writes safetensors and JSON, this module JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +22,17 @@ from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup
 from swingshift.errors import CheckpointError
 from swingshift.runtime.client import PartialResponse
 from swingshift.runtime.group_runner import PendingPrompt
+from swingshift.runtime.json_pieces import json_pieces
 from swingshift.runtime.ports import TrainWorker
 
 PREFIX = "global_step_"
 STATE_FILE = "state.json"
 FORMAT = 2
+_PARTIAL, _OLD, _REMOVED = ".partial", ".old", ".removed"
 
 
 def prompt_to_json(prompt: Prompt) -> dict[str, Any]:
-    return {"uid": prompt.uid, "token_ids": list(prompt.token_ids), "data": dict(prompt.data)}
+    return {"uid": prompt.uid, "token_ids": _plain(prompt.token_ids), "data": dict(prompt.data)}
 
 
 def prompt_from_json(value: Mapping[str, Any]) -> Prompt:
@@ -54,8 +60,8 @@ def pending_from_json(value: Mapping[str, Any]) -> PendingPrompt:
 def _partial_to_json(response: PartialResponse) -> dict[str, Any]:
     reason = response.finish_reason
     return {
-        "token_ids": list(response.token_ids),
-        "log_probs": list(response.log_probs),
+        "token_ids": _plain(response.token_ids),
+        "log_probs": _plain(response.log_probs),
         "version_spans": [list(span) for span in response.version_spans],
         "finish_reason": None if reason is None else reason.value,
         "num_preemptions": response.num_preemptions,
@@ -101,8 +107,8 @@ def group_from_json(value: Mapping[str, Any]) -> SampleGroup:
 
 def _sample_to_json(sample: Sample) -> dict[str, Any]:
     return {
-        "token_ids": list(sample.token_ids),
-        "log_probs": list(sample.log_probs),
+        "token_ids": _plain(sample.token_ids),
+        "log_probs": _plain(sample.log_probs),
         "version_spans": [list(span) for span in sample.version_spans],
         "finish_reason": sample.finish_reason.value,
         "num_preemptions": sample.num_preemptions,
@@ -125,8 +131,16 @@ def _sample_from_json(value: Mapping[str, Any]) -> Sample:
     )
 
 
+def _plain(values: Sequence[float]) -> Sequence[float]:
+    """Tuples are JSON as they are, and copying those of every token would hold up the control loop."""
+    return values if isinstance(values, tuple) else list(values)
+
+
 class CheckpointStore:
-    """The checkpoints of one run under ``root``; the newest ``keep`` stay (None: all)."""
+    """The checkpoints of one run under ``root``; the newest ``keep`` stay (None: all).
+
+    One save at a time: what a cancelled one does to the disk goes on in its thread (``runtime.save_call``).
+    """
 
     def __init__(self, root: Path, trainer: TrainWorker, keep: int | None = None) -> None:
         # Absolute: the trainer's process may have another working directory.
@@ -137,7 +151,7 @@ class CheckpointStore:
     async def save(self, step: int, state: Mapping[str, Any]) -> Path:
         """Write ``global_step_<step>``. Raises CheckpointError; an older checkpoint is never harmed."""
         target = self._root / f"{PREFIX}{step}"
-        temporary = self._root / f".{PREFIX}{step}.partial"
+        temporary = _hidden(target, _PARTIAL)
         try:
             await asyncio.to_thread(_tidy, self._root)
             await asyncio.to_thread(temporary.mkdir, parents=True)
@@ -160,17 +174,20 @@ class CheckpointStore:
         if self._keep is not None:
             others = [c for c in list_checkpoints(self._root) if c != newest]
             for old in others[: max(0, len(others) - (self._keep - 1))]:
-                shutil.rmtree(old)
+                _remove(old)
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """Complete checkpoints under ``root``, oldest first."""
-    found = []
-    for path in root.glob(f"{PREFIX}*"):
-        number = path.name.removeprefix(PREFIX)
+    """Complete checkpoints under ``root``, oldest first.
+
+    Looks only: somebody else may be saving there. One that was just moved aside is found where it is now.
+    """
+    found = {}
+    for path in [*root.glob(f".{PREFIX}*{_OLD}"), *root.glob(f"{PREFIX}*")]:
+        number = _shown_name(path).removeprefix(PREFIX)
         if number.isdigit() and (path / STATE_FILE).is_file():
-            found.append((int(number), path))
-    return [path for _, path in sorted(found)]
+            found[int(number)] = path
+    return [path for _, path in sorted(found.items())]
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -189,29 +206,48 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def _tidy(root: Path) -> None:
     """Clear what saves that failed or were interrupted left behind."""
-    for path in root.glob(f".{PREFIX}*.partial"):
-        shutil.rmtree(path)
-    for path in root.glob(f".{PREFIX}*.old"):
-        target = root / path.name.removeprefix(".").removesuffix(".old")
-        if target.exists():
+    for ending in (_PARTIAL, _REMOVED):
+        for path in root.glob(f".{PREFIX}*{ending}"):
             shutil.rmtree(path)
+    for path in root.glob(f".{PREFIX}*{_OLD}"):
+        target = root / _shown_name(path)
+        if target.exists():
+            _remove(path)
         else:
             path.rename(target)
 
 
 def _finish(temporary: Path, target: Path, state: Mapping[str, Any]) -> None:
-    (temporary / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+    with (temporary / STATE_FILE).open("w", encoding="utf-8") as file:
+        file.writelines(json_pieces(state))
     for path in sorted(temporary.rglob("*")):
         _flush(path)
     _flush(temporary)
-    old = target.with_name(f".{target.name}.old")
+    old = _hidden(target, _OLD)
     replaces = target.exists()
     if replaces:
         target.rename(old)
     temporary.rename(target)
     _flush(target.parent)
     if replaces:
-        shutil.rmtree(old)
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """At no moment is a part of it taken for a checkpoint."""
+    doomed = _hidden(folder, _REMOVED)
+    folder.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _hidden(folder: Path, ending: str) -> Path:
+    return folder.with_name(f".{_shown_name(folder)}{ending}")
+
+
+def _shown_name(folder: Path) -> str:
+    """What a checkpoint that was moved aside is called otherwise."""
+    name = folder.name
+    return name.removeprefix(".").removesuffix(_OLD) if name.startswith(".") else name
 
 
 def _flush(path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -148,9 +149,17 @@ class RewardFn(Protocol):
         """One finite reward per sample, in order. Raises DataError when the user's function fails."""
 
 
+class RunOutcome(StrEnum):
+    """How a run ended. ``INTERRUPTED``: in order, because it was told to."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
 class MetricSink(Protocol):
     """Where metric rows go. A sink may fail: it is warned about once and never stops training."""
 
     def log(self, step: int, row: Mapping[str, float]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, outcome: RunOutcome) -> None: ...

@@ -5,19 +5,15 @@ One task submits; each group in flight is a task of its own (generate, score, qu
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
 from enum import StrEnum
 
 from swingshift.core.metrics import RolloutCycle
-from swingshift.core.staleness import BudgetNumbers, StalenessBudget
+from swingshift.core.staleness import StalenessBudget
 from swingshift.core.types import SampleGroup, WeightVersion
-from swingshift.runtime.client import GenerationClient
-from swingshift.runtime.group_runner import GroupRunner, PendingPrompt, RolloutMeter, RolloutSettings
-from swingshift.runtime.ports import PromptSource, RewardFn
+from swingshift.runtime.group_feeder import FeederParts, GroupFeeder
+from swingshift.runtime.group_runner import PendingPrompt
 from swingshift.runtime.queue import SampleQueue
-from swingshift.runtime.signals import Signal, WaitBoard
 
 
 class Buffered(StrEnum):
@@ -31,69 +27,14 @@ class Buffered(StrEnum):
     STOPPED = "stopped"
 
 
-class Rollouter:
-    """Call ``start`` inside the session's task group; ``stop`` ends submission, ``cancel`` drops what is in flight.
+class Rollouter(GroupFeeder):
+    """Submits whenever the budget allows it, and queues what is finished."""
 
-    ``num_replicas()`` counts the replicas that generate, each once.
-    """
-
-    def __init__(
-        self,
-        *,
-        numbers: BudgetNumbers,
-        settings: RolloutSettings,
-        prompts: PromptSource,
-        client: GenerationClient,
-        reward: RewardFn,
-        board: WaitBoard,
-        now: Callable[[], float],
-        num_replicas: Callable[[], int],
-    ) -> None:
-        self.numbers = numbers
-        self.queue = SampleQueue(numbers.max_required_samples)
-        self.budget = StalenessBudget(numbers.max_required_samples)
-        self.changed = Signal(board)
-        self._prompts = prompts
-        self._num_replicas = num_replicas
-        # The first cycle's worth of groups is the sample below which a rate of failures means nothing.
-        self._runner = GroupRunner(
-            settings=settings,
-            client=client,
-            reward=reward,
-            now=now,
-            failure_basis=numbers.step_required_samples,
-            on_finished=self._finished,
-            on_failed=self._failed,
-        )
-        self.ledger = self._runner.ledger
-        self._meter = RolloutMeter(now, self.ledger)
-        self._feeding: asyncio.Task[None] | None = None
+    def __init__(self, parts: FeederParts) -> None:
+        super().__init__(parts)
+        self.queue = SampleQueue(self.numbers.max_required_samples)
+        self.budget = StalenessBudget(self.numbers.max_required_samples)
         self._resubmit: deque[PendingPrompt] = deque()
-        self._next_group_id = 0
-        self._stopped = False
-        self.on_levels: Callable[[], None] = lambda: None
-        """Called when what is queued, in flight or left of the budget has changed."""
-
-    # --- life -------------------------------------------------------------------------------------------------
-
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        self._runner.start(tasks)
-        self._meter.start()
-        self._feeding = tasks.create_task(self._feed(), name="rollouter")
-        self.capacity_changed()
-
-    def stop(self) -> None:
-        """Submit nothing more; what is in flight goes on."""
-        self._stopped = True
-        self.changed.notify()
-
-    async def cancel(self) -> None:
-        """Drop what is in flight. Call only when its prompts are saved or no longer needed."""
-        self.stop()
-        if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.wait([self._feeding])
-        await self._runner.cancel()
 
     def restore(
         self,
@@ -118,32 +59,14 @@ class Rollouter:
     # --- state ------------------------------------------------------------------------------------------------
 
     @property
-    def version(self) -> WeightVersion:
-        """The trainer's, as of the last weight sync."""
-        return self._runner.version
-
-    @version.setter
-    def version(self, version: WeightVersion) -> None:
-        self._runner.version = version
-
-    @property
     def num_remaining(self) -> int:
         """Prompts still to be submitted."""
         return len(self._resubmit) + self._prompts.remaining()
 
     @property
-    def is_over(self) -> bool:
-        """Nothing is left to submit, to generate or to consume."""
-        return self.num_remaining == 0 and not self.ledger.live
-
-    @property
     def staleness_samples(self) -> int:
         """Counted against the budget since the last weight sync."""
         return self.budget.staleness_samples
-
-    @property
-    def max_concurrent_samples(self) -> int:
-        return self.numbers.max_concurrent_samples(self._num_replicas())
 
     @property
     def num_producible(self) -> int:
@@ -158,10 +81,6 @@ class Rollouter:
     def buffered(self) -> list[SampleGroup]:
         """Finished groups that nobody has consumed, oldest first."""
         return list(self.queue.peek_all())
-
-    @property
-    def next_group_id(self) -> int:
-        return self._next_group_id
 
     def counts(self) -> tuple[int, ...]:
         """As long as they are the same ``check`` need not be called again."""
@@ -222,38 +141,18 @@ class Rollouter:
         self._changed()
         return cycle
 
-    def capacity_changed(self) -> None:
-        """Replicas came or went."""
-        self._changed()
-
     # --- submission -------------------------------------------------------------------------------------------
 
-    async def _feed(self) -> None:
-        while True:
-            await self.changed.until(
-                lambda: self._stopped or self._can_submit(), who="rollouter", what=self._why_not_submitting
-            )
-            if self._stopped:
-                return
-            self.budget.submit()
-            self._runner.submit(self._next_prompt())
-            self._changed()
+    def _may_submit(self) -> bool:
+        return self.budget.num_submittable > 0 and self.num_remaining > 0
 
-    def _can_submit(self) -> bool:
-        return (
-            self.num_remaining > 0
-            and self.budget.num_submittable > 0
-            and self.ledger.num_in_flight < self.max_concurrent_samples
-        )
-
-    def _why_not_submitting(self) -> str:
+    def _why_nothing_may_be_submitted(self) -> str:
         if self.num_remaining == 0:
             return "the end of the run (every prompt is submitted)"
-        if self.budget.num_submittable == 0:
-            return f"staleness budget ({self.budget.staleness_samples} of {self.budget.max_required_samples} used)"
-        return f"concurrency ({self.ledger.num_in_flight} in flight, {self.max_concurrent_samples} allowed)"
+        return f"staleness budget ({self.budget.staleness_samples} of {self.budget.max_required_samples} used)"
 
     def _next_prompt(self) -> PendingPrompt:
+        self.budget.submit()
         if self._resubmit:
             return self._resubmit.popleft()
         prompt = self._prompts.next()
@@ -268,10 +167,3 @@ class Rollouter:
     def _failed(self, pending: PendingPrompt) -> None:
         self.budget.refund()
         self._changed()
-
-    def _changed(self) -> None:
-        may_submit = self.budget.num_submittable > 0 and self.num_remaining > 0
-        is_paused = self.ledger.num_in_flight == 0 and not may_submit
-        self._meter.record(capacity=self.max_concurrent_samples, is_paused=is_paused)
-        self.changed.notify()
-        self.on_levels()

@@ -25,16 +25,18 @@ from swingshift.core.metrics import CycleMetrics
 from swingshift.core.routing import RoutingTable
 from swingshift.core.timeline import DeviceSpan, Timeline
 from swingshift.core.types import DeviceState, ReplicaKind
-from swingshift.errors import CheckpointError
+from swingshift.errors import SwingshiftError
 from swingshift.runtime.checkpoint import group_from_json, group_to_json, pending_from_json, pending_to_json
 from swingshift.runtime.client import GenerationClient
 from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.cycle_report import CycleReport
+from swingshift.runtime.group_feeder import FeederParts
 from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.replay_buffer import ReplayBuffer
 from swingshift.runtime.restarts import ReplicaRestarts
 from swingshift.runtime.rollouter import Rollouter
+from swingshift.runtime.save_call import SaveCall
 from swingshift.runtime.session_parts import Ports, SessionSettings, StepMode
 from swingshift.runtime.signals import WaitBoard
 from swingshift.runtime.step_loop import StepLoop
@@ -44,6 +46,7 @@ from swingshift.runtime.training_call import OnTrained, TrainingCall
 from swingshift.runtime.validation import finish_or_give_up
 from swingshift.runtime.watch import HealthChecks, Watchdog
 from swingshift.schedule.base import DynamicSchedulePolicyBase
+from swingshift.schedule.questions import PolicyQuestions
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +75,14 @@ class Session:
         self._validation: asyncio.Task[None] | None = None
         self._validation_row: dict[str, float] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._saving = SaveCall(settings.train_timeout_s)
         self._saved: tuple[int, ...] = ()
         self._clock = asyncio.get_running_loop().time
         self._started_s = self._clock()
         self._offset_s = 0.0
         self.board = WaitBoard()
         self.policy = policy.policy if isinstance(policy, StepMode) else policy
+        self._questions = PolicyQuestions(self.policy)
         self.timeline = Timeline(on_span)
         replicas = [*ports.standalone, *ports.hybrid]
         devices = [d for r in ports.standalone for d in r.devices] + list(ports.trainer.devices)
@@ -121,17 +126,7 @@ class Session:
         assert len({r.id for r in replicas}) == len(replicas), "replica ids must differ"
 
     def _build_fully_async(self, policy: DynamicSchedulePolicyBase) -> None:
-        ports, settings = self._ports, self._settings
-        self.rollouter = Rollouter(
-            numbers=settings.numbers,
-            settings=settings.rollout,
-            prompts=ports.prompts,
-            client=self.client,
-            reward=ports.reward,
-            board=self.board,
-            now=self.now,
-            num_replicas=lambda: self.balancer.num_members,
-        )
+        self.rollouter = Rollouter(self._feeder_parts())
         self.train_loop = TrainLoop(
             rollouter=self.rollouter,
             controller=self.controller,
@@ -140,25 +135,14 @@ class Session:
             metrics=self.metrics,
             lanes=self.lanes,
             now=self.now,
-            enable_rebalance=settings.enable_rebalance,
+            enable_rebalance=self._settings.enable_rebalance,
             wait_for_replica=self.restarts.wait,
             on_cycle=self._cycle_ended,
             extra_metrics=self.take_validation_row,
         )
 
     def _build_steps(self, mode: StepMode) -> None:
-        ports, settings = self._ports, self._settings
-        self.rollouter = StepRollouter(
-            numbers=settings.numbers,
-            settings=settings.rollout,
-            rules=mode.rules,
-            prompts=ports.prompts,
-            client=self.client,
-            reward=ports.reward,
-            board=self.board,
-            now=self.now,
-            num_replicas=lambda: self.balancer.num_members,
-        )
+        self.rollouter = StepRollouter(self._feeder_parts(), mode.rules)
         buffer = ReplayBuffer(self.rollouter, mode.max_refill_batches * mode.settings.train_batch_size)
         self.train_loop = StepLoop(
             settings=mode.settings,
@@ -175,6 +159,18 @@ class Session:
             is_validation_due=self._is_validation_due,
             validate=self._validate,
             extra_metrics=self.take_validation_row,
+        )
+
+    def _feeder_parts(self) -> FeederParts:
+        return FeederParts(
+            numbers=self._settings.numbers,
+            settings=self._settings.rollout,
+            prompts=self._ports.prompts,
+            client=self.client,
+            reward=self._ports.reward,
+            board=self.board,
+            now=self.now,
+            num_replicas=lambda: self.balancer.num_members,
         )
 
     def now(self) -> float:
@@ -221,10 +217,13 @@ class Session:
                 await self.rollouter.cancel()
         except BaseExceptionGroup as group:
             error = _first_error(group)
+            if isinstance(error, SwingshiftError):
+                error.ended_a_run = True
             await self._save_after(error)
             raise error from group
         finally:
             await self._training.abandon()
+            await self._saving.abandon()
             self.timeline.close(self.now())
         return self._stop_reason or "finished"
 
@@ -243,7 +242,7 @@ class Session:
             found.append(
                 Watchdog(
                     lambda: (self.rollouter.counts(), self.controller.version, self.controller.state),
-                    lambda: self._training.is_under_way,
+                    lambda: self._training.is_under_way or self._saving.is_under_way,
                     self.board,
                     timeout_s=settings.watchdog_timeout_s,
                 )
@@ -267,7 +266,7 @@ class Session:
             "queued": [group_to_json(g) for g in (*untrained, *self.rollouter.buffered())],
             "pending": [pending_to_json(p) for p in self.rollouter.pending()],
             "prompts": self._ports.prompts.state_dict(),
-            "policy": {"kind": type(self.policy).__name__, **self.policy.state_dict()},
+            "policy": {"kind": type(self.policy).__name__, **self._questions.saved_state()},
             "switch_costs_s": list(self.controller.costs.round_trips_s),
             "metrics": self.metrics.state_dict(),
         }
@@ -279,7 +278,7 @@ class Session:
         self._offset_s = state["time_s"]
         self._ports.prompts.load_state_dict(state["prompts"])
         if state["policy"]["kind"] == type(self.policy).__name__:
-            self.policy.load_state_dict(state["policy"])
+            self._questions.restore(state["policy"])
         else:
             logger.warning("the checkpoint is of policy %s; this one starts afresh", state["policy"]["kind"])
         self.controller.costs.round_trips_s[:] = state["switch_costs_s"]
@@ -295,17 +294,13 @@ class Session:
 
     async def _save(self) -> None:
         if self._ports.saver is not None:
-            progress = self._progress()
-            timeout_s = self._settings.train_timeout_s
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._ports.saver.save(self.train_loop.version, self.state_dict())
-            except TimeoutError:
-                raise CheckpointError(
-                    f"the checkpoint of version {self.train_loop.version} was not written within {timeout_s:g} s "
-                    "(async_training.train_timeout_s)"
-                ) from None
-            self._saved = progress
+            what = f"the checkpoint of version {self.train_loop.version}"
+            await self._saving.run(lambda: self._write(self.state_dict(), self._progress()), what)
+
+    async def _write(self, state: Mapping[str, Any], progress: tuple[int, ...]) -> None:
+        assert self._ports.saver is not None
+        await self._ports.saver.save(state["version"], state)
+        self._saved = progress
 
     async def _collect_tokens(self) -> None:
         """What replicas have generated of unfinished responses so far belongs into the last checkpoint."""
@@ -332,11 +327,16 @@ class Session:
             logger.error("nothing is saved while training is under way; the checkpoint before stands")
             cause.add_note("and nothing was saved, because training was still under way")
             return
+        await self._saving.settle(timeout_s)
+        if self._saving.is_under_way:
+            logger.error("nothing more is saved while a checkpoint is being written; those before stand")
+            cause.add_note("and nothing more was saved, because a checkpoint was still being written")
+            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._save()
         except Exception as error:  # Whatever it is, it must not hide what ended the run.
-            logger.error("what was trained could not be saved: %s", error)
+            logger.error("what was trained could not be saved: %r", error)
             cause.add_note(f"and the state could not be saved: {error!r}")
 
     # --- the end of a cycle -----------------------------------------------------------------------------------
@@ -384,6 +384,13 @@ class Session:
     def take_validation_row(self) -> dict[str, float]:
         """Metrics of validations that ended since the last cycle was reported (or this was called)."""
         row, self._validation_row = self._validation_row, {}
+        return row
+
+    def closing_row(self) -> dict[str, float]:
+        """After ``run``, however it ended: what came after the last cycle and has no row to tell it."""
+        row = self.take_validation_row()
+        if isinstance(self.train_loop, StepLoop):
+            row |= self.train_loop.take_validation_cost()
         return row
 
 

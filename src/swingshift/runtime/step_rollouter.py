@@ -6,79 +6,22 @@ brings, the replay buffer replaces what it evicts. Concurrency alone bounds what
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from swingshift.core.buffer import Evictions, GroupStore, StoreRules
 from swingshift.core.metrics import RolloutCycle
-from swingshift.core.staleness import BudgetNumbers
 from swingshift.core.types import SampleGroup, WeightVersion
-from swingshift.runtime.client import GenerationClient
-from swingshift.runtime.group_runner import GroupRunner, PendingPrompt, RolloutMeter, RolloutSettings
-from swingshift.runtime.ports import PromptSource, RewardFn
-from swingshift.runtime.signals import Signal, WaitBoard
+from swingshift.runtime.group_feeder import FeederParts, GroupFeeder
+from swingshift.runtime.group_runner import PendingPrompt
 
 
-class StepRollouter:
+class StepRollouter(GroupFeeder):
     """A global step ``g`` trains version ``g − 1``: a prompt submitted at step ``g`` has that submit version."""
 
-    def __init__(
-        self,
-        *,
-        numbers: BudgetNumbers,
-        settings: RolloutSettings,
-        rules: StoreRules,
-        prompts: PromptSource,
-        client: GenerationClient,
-        reward: RewardFn,
-        board: WaitBoard,
-        now: Callable[[], float],
-        num_replicas: Callable[[], int],
-    ) -> None:
-        self.numbers = numbers
+    def __init__(self, parts: FeederParts, rules: StoreRules) -> None:
+        super().__init__(parts)
         self.store = GroupStore(rules)
-        self.changed = Signal(board)
-        self._prompts = prompts
-        self._num_replicas = num_replicas
-        self._runner = GroupRunner(
-            settings=settings,
-            client=client,
-            reward=reward,
-            now=now,
-            failure_basis=numbers.step_required_samples,
-            on_finished=self._finished,
-            on_failed=self._failed,
-        )
-        self.ledger = self._runner.ledger
-        self._meter = RolloutMeter(now, self.ledger)
-        self._feeding: asyncio.Task[None] | None = None
         self._waiting: deque[PendingPrompt] = deque()
-        self._next_group_id = 0
-        self._stopped = False
-        self.on_levels: Callable[[], None] = lambda: None
-        """Called when what is finished, in flight or outstanding has changed."""
-
-    # --- life -------------------------------------------------------------------------------------------------
-
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        self._runner.start(tasks)
-        self._meter.start()
-        self._feeding = tasks.create_task(self._feed(), name="rollouter")
-        self.capacity_changed()
-
-    def stop(self) -> None:
-        """Submit nothing more; what is in flight goes on."""
-        self._stopped = True
-        self.changed.notify()
-
-    async def cancel(self) -> None:
-        """Drop what is in flight. Call only when its prompts are saved or no longer needed."""
-        self.stop()
-        if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.wait([self._feeding])
-        await self._runner.cancel()
 
     def restore(
         self,
@@ -104,23 +47,9 @@ class StepRollouter:
     # --- state ------------------------------------------------------------------------------------------------
 
     @property
-    def version(self) -> WeightVersion:
-        """The trainer's, as of the last weight sync."""
-        return self._runner.version
-
-    @version.setter
-    def version(self, version: WeightVersion) -> None:
-        self._runner.version = version
-
-    @property
     def num_remaining(self) -> int:
         """Prompts still to be submitted."""
         return len(self._waiting) + self._prompts.remaining()
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing is left to submit, to generate or to train on."""
-        return self.num_remaining == 0 and not self.ledger.live
 
     @property
     def num_outstanding(self) -> int:
@@ -132,18 +61,6 @@ class StepRollouter:
         """What the fully-asynchronous rollouter counts against its budget."""
         return self.num_outstanding
 
-    @property
-    def num_replicas(self) -> int:
-        return self._num_replicas()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopped
-
-    @property
-    def max_concurrent_samples(self) -> int:
-        return self.numbers.max_concurrent_samples(self._num_replicas())
-
     def pending(self) -> list[PendingPrompt]:
         """Prompts in flight or waiting, oldest first."""
         return sorted([*self._runner.in_flight(), *self._waiting], key=lambda p: p.group_id)
@@ -151,10 +68,6 @@ class StepRollouter:
     def buffered(self) -> list[SampleGroup]:
         """Finished groups, oldest first."""
         return self.store.finished()
-
-    @property
-    def next_group_id(self) -> int:
-        return self._next_group_id
 
     def counts(self) -> tuple[int, ...]:
         """As long as they are the same ``check`` need not be called again."""
@@ -209,10 +122,6 @@ class StepRollouter:
         """A validation ended: the engines worked for it, not for the step that begins."""
         self._meter.discard()
 
-    def capacity_changed(self) -> None:
-        """Replicas came or went."""
-        self._changed()
-
     # --- submission -------------------------------------------------------------------------------------------
 
     def _admit(self, pending: PendingPrompt) -> None:
@@ -220,25 +129,16 @@ class StepRollouter:
         self._waiting.append(pending)
         self.store.admit(pending.group_id, version + 1)
 
-    async def _feed(self) -> None:
-        while True:
-            await self.changed.until(
-                lambda: self._stopped or self._can_run(), who="rollouter", what=self._why_not_running
-            )
-            if self._stopped:
-                return
-            pending = self._waiting.popleft()
-            self.store.start(pending.group_id)
-            self._runner.submit(pending)
-            self._changed()
+    def _may_submit(self) -> bool:
+        return bool(self._waiting)
 
-    def _can_run(self) -> bool:
-        return bool(self._waiting) and self.ledger.num_in_flight < self.max_concurrent_samples
+    def _why_nothing_may_be_submitted(self) -> str:
+        return "prompts of the next step"
 
-    def _why_not_running(self) -> str:
-        if not self._waiting:
-            return "prompts of the next step"
-        return f"concurrency ({self.ledger.num_in_flight} in flight, {self.max_concurrent_samples} allowed)"
+    def _next_prompt(self) -> PendingPrompt:
+        pending = self._waiting.popleft()
+        self.store.start(pending.group_id)
+        return pending
 
     def _finished(self, group: SampleGroup) -> None:
         self.store.finish(group)
@@ -247,9 +147,3 @@ class StepRollouter:
     def _failed(self, pending: PendingPrompt) -> None:
         self.store.fail(pending.group_id)
         self._changed()
-
-    def _changed(self) -> None:
-        is_paused = self.ledger.num_in_flight == 0 and not self._waiting
-        self._meter.record(capacity=self.max_concurrent_samples, is_paused=is_paused)
-        self.changed.notify()
-        self.on_levels()

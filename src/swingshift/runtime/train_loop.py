@@ -23,6 +23,7 @@ from swingshift.runtime.rollouter import Buffered, Rollouter
 from swingshift.runtime.stopwatch import Stopwatch
 from swingshift.runtime.training_call import TrainingCall
 from swingshift.schedule.base import DynamicScheduleContext, DynamicSchedulePolicyBase
+from swingshift.schedule.questions import PolicyQuestions
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class TrainLoop:
         self._numbers = rollouter.numbers
         self._controller = controller
         self._policy = policy
+        self._ask = PolicyQuestions(policy)
         self._training = training
         self._lanes = lanes
         self._now = now
@@ -140,8 +142,8 @@ class TrainLoop:
         if not active:
             return
         ctx = self._context()
-        if self._policy.should_deactivate(self.version, active, ctx):
-            wanted, asked_s = self._policy.deactivate_wait_samples(ctx), self._now()
+        if self._ask.should_deactivate(self.version, active, ctx):
+            wanted, asked_s = self._ask.deactivate_wait_samples(ctx), self._now()
             with watch.time("wait_for_enough_samples"):
                 outcome = await self._wait_for_enough(wanted)
             wait_s = self._now() - asked_s
@@ -224,7 +226,7 @@ class TrainLoop:
         self.metrics.add_timings(watch.seconds)
         self.metrics.add_allocated(watch.seconds["step"])
         rollout = self._rollouter.reset_staleness(self.version)
-        self._policy.update_after_step(self.version, self._context())
+        self._ask.update_after_step(self.version, self._context())
         self.num_cycles += 1
         lending = self._switches.cycle(float(getattr(self._policy, "deactivate_ratio", 0.0)))
         row = self.metrics.row(
@@ -246,7 +248,7 @@ class TrainLoop:
         if is_last:
             wanted, self._decision = False, "the last cycle: nothing is left to lend for"
         else:
-            wanted = self._policy.should_activate_after_step(self.version, False, ctx)
+            wanted = self._ask.should_activate_after_step(self.version, False, ctx)
             self._decision = self._policy.decision or ("lend" if wanted else "keep")
         self._decided(Question.LEND, "yes" if wanted else "no", self._decision, ctx)
         logger.debug("version %d: %s", self.version, self._decision)
@@ -258,7 +260,7 @@ class TrainLoop:
             lent = await self._controller.activate()
         if lent and self._enable_rebalance:
             ctx = self._context()
-            kind = self._policy.request_rebalance(self.version, ctx)
+            kind = self._ask.request_rebalance(self.version, ctx)
             reason = "the policy asks for none" if kind is None else "requests in flight use the lent replicas too"
             self._decided(Question.REBALANCE, str(kind or "no"), reason, ctx)
             if kind is not None:
@@ -269,7 +271,7 @@ class TrainLoop:
         self, question: Question, answer: str, reason: str, ctx: DynamicScheduleContext, **numbers: float
     ) -> None:
         numbers["queued_samples"] = len(self._rollouter.queue)
-        seen = decision_numbers(ctx, self._policy.state_dict(), **numbers)
+        seen = decision_numbers(ctx, self._ask.state(), **numbers)
         self._decisions.append(Decision(self._now(), self.version, question, answer, reason, seen))
 
     def _context(self) -> DynamicScheduleContext:

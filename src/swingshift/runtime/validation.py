@@ -39,7 +39,12 @@ class Validator:
         """Mean reward over all answers; prompts whose generation or reward fails are counted and left out."""
         scores = await asyncio.gather(*(self._one(client, version, i) for i in range(len(self._prompts))))
         rewards = [r for score in scores if score is not None for r in score]
-        row = {"val/version": float(version), "val/num_failed": float(scores.count(None))}
+        row = {
+            "val/version": float(version),
+            "val/num_failed": float(scores.count(None)),
+            "val/num_responses": float(len(rewards)),
+            "val/reward/sum": float(sum(rewards)),
+        }
         if rewards:
             row["val/reward/mean"] = sum(rewards) / len(rewards)
         return row

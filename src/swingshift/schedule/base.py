@@ -7,7 +7,7 @@ A policy decides and explains; it performs nothing and holds no handles. In ever
 
 from __future__ import annotations
 
-import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from swingshift.errors import ConfigError
+from swingshift.user_code import blamed_on, load_object
 
 ENTRY_POINT_GROUP = "swingshift.policies"
 CONFIG_KEY = "async_training.dynamic_schedule_policy"
@@ -133,10 +134,10 @@ def find_policy(name: str) -> type[DynamicSchedulePolicyBase]:
         if point.name == name:
             return _checked(name, _load(point))
     if ":" in name:
-        return _checked(name, _import(name))
+        return _checked(name, load_object(name, CONFIG_KEY))
     near = get_close_matches(name, available_policies(), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(available_policies())}"
-    raise ConfigError(f"{CONFIG_KEY}: no policy is called {name!r}; {hint}")
+    raise ConfigError(f"{CONFIG_KEY}={name}: no policy is called so; {hint}")
 
 
 def build_policy(
@@ -144,28 +145,35 @@ def build_policy(
 ) -> DynamicSchedulePolicyBase:
     """Construct a policy by name. Raises ConfigError naming the key for unknown names and wrong arguments."""
     cls = find_policy(name)
-    try:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    with blamed_on(f"{CONFIG_KEY}={name}", "building the policy", f"correct it, or {CONFIG_KEY}_kwargs", file):
         return cls(deactivate_ratio=deactivate_ratio, only_hybrid=only_hybrid, **kwargs)  # type: ignore[call-arg]
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{CONFIG_KEY}: policy {name!r} cannot be built: {error}") from error
 
 
-def _import(name: str) -> object:
-    module_name, _, class_name = name.partition(":")
+def checked_rebalance(policy: DynamicSchedulePolicyBase, answer: Any) -> Rebalance | None:
+    """What a policy's ``request_rebalance`` answered, which may be the plain word. Raises ConfigError for others."""
+    if answer is None:
+        return None
     try:
-        return getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{CONFIG_KEY}: cannot import {name!r}: {error}") from error
+        return Rebalance(answer)
+    except ValueError:
+        shown = " ".join(repr(answer).split())[:80]
+    words = " or ".join(repr(kind.value) for kind in Rebalance)
+    raise ConfigError(
+        f"{CONFIG_KEY}: {type(policy).__module__}:{type(policy).__qualname__}.request_rebalance returned {shown}; "
+        f"return a Rebalance ({words}), or None to leave requests where they are"
+    )
 
 
 def _load(point: EntryPoint) -> object:
-    try:
+    setting, doing = f"{CONFIG_KEY}={point.name}", f"loading the entry point {point.value}"
+    with blamed_on(setting, doing, "correct the package that offers it, or name another policy"):
         return point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{CONFIG_KEY}: cannot load the entry point {point.name!r}: {error}") from error
 
 
 def _checked(name: str, found: object) -> type[DynamicSchedulePolicyBase]:
     if not (isinstance(found, type) and issubclass(found, DynamicSchedulePolicyBase)):
-        raise ConfigError(f"{CONFIG_KEY}: {name!r} is not a subclass of DynamicSchedulePolicyBase")
+        raise ConfigError(
+            f"{CONFIG_KEY}={name}: is not a subclass of DynamicSchedulePolicyBase; correct the class, or name another"
+        )
     return found

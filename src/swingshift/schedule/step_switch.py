@@ -61,12 +61,15 @@ def _require(holds: bool, config: HybridRolloutSwitchConfig, name: str, what: st
         raise ValueError(f"hybrid_rollout.{name}={getattr(config, name)}: {what}; correct it")
 
 
-def check_disaggregation(*, enable_switch: bool, disaggregated: bool) -> None:
-    """Raises ValueError: a replica that only prefills or only decodes cannot be lent as a whole."""
-    if enable_switch and disaggregated:
+def check_disaggregation(*, lent_by: str | None, disaggregated: bool) -> None:
+    """Raises ValueError: a replica that only prefills or only decodes cannot be lent as a whole.
+
+    ``lent_by`` is the setting that lends; None: nothing is ever lent.
+    """
+    if lent_by is not None and disaggregated:
         raise ValueError(
             "actor_rollout_ref.rollout.disaggregation.enable=true: prefill/decode disaggregation cannot be combined "
-            "with trainer.v1.separate_async.hybrid_rollout.enable_switch=true; switch one of them off"
+            f"with {lent_by}, which lends whole replicas"
         )
 
 

@@ -87,7 +87,7 @@ class EfficiencySection(Section):
 class CostSection(Section):
     """Direct numbers; what is unset follows from model, device and efficiency."""
 
-    step_base_s: NonNegativeFloat | None = Field(default=None, description="Of a decode step of one replica.")
+    step_base_s: PositiveFloat | None = Field(default=None, description="Of a decode step of one replica.")
     step_per_sequence_s: NonNegativeFloat | None = Field(default=None, description="Per running response and step.")
     step_per_kv_token_s: NonNegativeFloat | None = Field(default=None, description="Per cached token and step.")
     prefill_per_token_s: NonNegativeFloat | None = Field(default=None, description="Of one replica.")
@@ -176,7 +176,7 @@ class AsyncSection(Section):
     require_batches: PositiveInt = Field(default=1, description="Mini-batches per collection.")
     trigger_parameter_sync_step: PositiveInt = Field(default=4, description="Collections per weight sync.")
     staleness_threshold: float = Field(
-        default=0.5, ge=0, description="Groups that may be submitted ahead, as a fraction of one sync cycle."
+        default=0.5, ge=0, le=1000, description="Groups that may be submitted ahead, as a fraction of one sync cycle."
     )
     concurrent_samples_per_replica: PositiveInt = Field(
         default=16, description="Groups in flight per active replica."

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from swingshift.core.types import Prompt, SampleGroup, Tokens
-from swingshift.errors import DataError
+from swingshift.errors import ConfigError, DataError
 from swingshift.tasks.builtin_rewards import INLINE_REWARDS
 from swingshift.tasks.reward_process import RewardProcess, WorkerFailure
 from swingshift.tasks.rewards import RewardSpec, load_reward, resolve_reward
@@ -30,6 +30,9 @@ class RewardPool:
     The functions in ``INLINE_REWARDS`` take microseconds and run on the spot; all others run in
     ``num_workers`` processes, started when first needed. ``timeout_s`` is the deadline of one try at one
     group, not counting the wait for a free worker; after ``max_retries`` further tries it is a DataError.
+
+    A function that cannot be loaded is a ConfigError. Once it has been, that is another worker's failure: somebody
+    may be editing the file.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class RewardPool:
         self._idle: asyncio.LifoQueue[RewardProcess] = asyncio.LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put_nowait(worker)
+        self._has_worked = False
         self._closed = False
 
     @classmethod
@@ -103,9 +107,15 @@ class RewardPool:
         try:
             if self._closed:
                 raise DataError(f"{self._spec}: the reward pool was closed before it scored the group")
-            return await worker.call(request, self._timeout_s)
+            reply = await worker.call(request, self._timeout_s)
+            self._has_worked = True
+            return reply
         except WorkerFailure as failure:
             return {"error": f"{self._spec} {failure}"}
+        except ConfigError as error:
+            if not self._has_worked:
+                raise
+            return {"error": str(error)}
         finally:
             self._idle.put_nowait(worker)
 

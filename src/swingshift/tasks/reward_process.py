@@ -31,7 +31,7 @@ MAX_REPLY_BYTES = 2**24
 
 
 class WorkerFailure(Exception):
-    """The worker hung or died; its process is gone and the next call starts another."""
+    """The worker hung, died or could not be started; its process is gone and the next call starts another."""
 
 
 class RewardProcess:
@@ -71,17 +71,20 @@ class RewardProcess:
         await self._kill()
 
     async def _start(self) -> None:
-        # Its own session: Ctrl-C must not reach it, and a kill must reach what it started.
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "swingshift.tasks.reward_worker",
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=MAX_REPLY_BYTES,
-            start_new_session=True,
-        )
+        try:
+            # Its own session: Ctrl-C must not reach it, and a kill must reach what it started.
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "swingshift.tasks.reward_worker",
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=MAX_REPLY_BYTES,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, no process or no file descriptor left for it
+            raise WorkerFailure(f"could not be given a process ({error})") from error
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 reply = await self._exchange(asdict(self._spec))

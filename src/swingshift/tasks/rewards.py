@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import math
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from swingshift.errors import ConfigError, DataError
 from swingshift.tasks.builtin_rewards import BUILTIN_REWARDS
 from swingshift.tasks.names import suggest
+from swingshift.user_code import blamed_on, describe_exception
 
 if TYPE_CHECKING:
     from swingshift.config.schema import DataConfig, RewardConfig
@@ -119,20 +119,6 @@ def _finite(value: Any, spec: RewardSpec) -> float:
     return number
 
 
-def describe_exception(error: BaseException, file: str | None) -> str:
-    """``ValueError: text (reward.py:12)``, on one line; the line is the deepest one in ``file``."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if file is not None and f.filename == file]
-    message = " ".join(str(error).split())[:300]
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{text} ({Path(error.filename).name}:{error.lineno})"
-    if not own and file is not None:
-        return f"{text} ({Path(file).name})"
-    frame = own[-1] if own else frames[-1]
-    return f"{text} ({Path(frame.filename).name}:{frame.lineno})"
-
-
 def load_reward(spec: RewardSpec) -> RewardFunction:
     """The function itself; runs the user's file. Raises ConfigError naming the key."""
     if spec.path is None:
@@ -173,11 +159,8 @@ def _import_file(file: Path, spec: RewardSpec) -> ModuleType:
     sys.modules[module_spec.name] = module
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))  # so that it can import its neighbours
-    try:
+    with blamed_on(str(spec), f"importing {file.name}", "correct the file", str(file)):
         module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        problem = describe_exception(error, str(file))
-        raise ConfigError(f"{spec}: importing {file.name} raised {problem}; correct the file") from error
     return module
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swingshift.errors import ConfigError
 from swingshift.tasks.char_tokenizer import char_tokenizer
+from swingshift.tasks.model_folder import BUILTIN_MODEL, KEY, find_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-KEY = "actor_rollout_ref.model.path"
-BUILTIN_MODEL = "builtin:tiny"
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -25,10 +24,12 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
         if path != BUILTIN_MODEL:
             raise ConfigError(f"{KEY}={path}: no such built-in model; use {BUILTIN_MODEL} or a model folder")
         return char_tokenizer()
-    _check_folder(path)
+    folder = find_model(path)
     try:
-        chosen = _tokenizer_class(path)
-        tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(path, trust_remote_code=trust_remote_code)
+        chosen = _tokenizer_class(folder)
+        tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(
+            folder or path, trust_remote_code=trust_remote_code
+        )
     except Exception as error:  # whatever the model's own files or code raise
         message = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -42,30 +43,16 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
     return tokenizer
 
 
-def _tokenizer_class(path: str) -> Any:
+def _tokenizer_class(folder: Path | None) -> Any:
     """The generic class where the folder asks for just that (our own do): the automatic choice imports torch."""
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        settings = json.loads((Path(path).expanduser() / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = {}
+    settings: dict[str, Any] = {}
+    if folder is not None:
+        with contextlib.suppress(OSError, ValueError):
+            settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     if settings.get("tokenizer_class") == PreTrainedTokenizerFast.__name__ and "auto_map" not in settings:
         return PreTrainedTokenizerFast
     from transformers import AutoTokenizer
 
     return AutoTokenizer
-
-
-def _check_folder(path: str) -> None:
-    try:
-        folder = Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{KEY}={path}: there is no such user; correct the path") from None
-    if folder.is_file():
-        raise ConfigError(f"{KEY}={path} is a file; give the folder it is in")
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
-    if looks_local and not folder.is_dir():
-        raise ConfigError(
-            f"{KEY}={path} does not exist; give a model folder, a hub id (owner/name) or {BUILTIN_MODEL}"
-        )

@@ -81,7 +81,7 @@ class WarmStart:
                 reason = errors.splitlines()[-1] if errors else f"exit code {code}"
                 raise TrainerError(f"the warm start of {TINY} failed: {reason}")
         path = self._config.actor_rollout_ref.model.path
-        return str(self._folder) if path == TINY else path
+        return str(self._folder) if path == TINY else _whole_path(path)
 
     async def kill(self) -> None:
         """End it, wherever it is. May be called when it has ended, or was never started."""
@@ -89,6 +89,12 @@ class WarmStart:
             if self._process.returncode is None:
                 self._process.kill()
             await asyncio.gather(self._process.wait(), self._errors)
+
+
+def _whole_path(path: str) -> str:
+    """Of a folder, as processes with another working directory or home need it; a hub id stays one."""
+    folder = Path(path).expanduser().absolute()
+    return str(folder) if folder.is_dir() else path
 
 
 def main() -> None:
