@@ -15,6 +15,8 @@ from swingshift.errors import ConfigError
 
 _NOT_THEIRS = (f"{Path(__file__).parent}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}", "<frozen ")
 """Where files begin that only lead to the user's: ours, and those of the import system."""
+_BACKPORT = f"{os.sep}importlib_metadata{os.sep}"
+"""Part of the import system too, once some library has loaded it."""
 
 
 @contextlib.contextmanager
@@ -72,7 +74,7 @@ def _place(error: BaseException, file: str | None) -> str | None:
         return _shown(error.filename, error.lineno)
     walked = traceback.walk_tb(error.__traceback__)
     lines = [(frame.f_code.co_filename, number) for frame, number in walked]
-    theirs = [name for name, _ in lines if not name.startswith(_NOT_THEIRS)]
+    theirs = [name for name, _ in lines if not name.startswith(_NOT_THEIRS) and _BACKPORT not in name]
     if file in theirs:
         chosen: str | None = file
     else:

@@ -84,9 +84,7 @@ class FakeRun:
         busy, capacity = self.rollout.close(self.now)
         rollout = RolloutCycle(busy, capacity, self.now - start, self.now - start, 32, 32 * (version + 1), queue)
         lending = LendingCycle(int(lend), int(lend), 0.12, 0.08, 0.2, 0.2, 0.3) if lend else LendingCycle()
-        row = self.cycle.row(
-            now=self.now, global_step=version + 1, rollout=rollout, mq_size=queue, lending=lending
-        )
+        row = self.cycle.row(now=self.now, global_step=version + 1, rollout=rollout, mq_size=queue, lending=lending)
         self.sink.log(version + 1, row)
         self.rows.append(row)
 

@@ -18,8 +18,8 @@ from swingshift.core.types import DeviceState, FinishReason, Prompt, Sample, Sam
 from swingshift.observe.line_file import LineFile, read_lines
 from swingshift.observe.samples import SampleLog
 from swingshift.observe.sinks import FanOut, JsonlSink
-from swingshift.runtime.ports import RunOutcome
 from swingshift.observe.span_log import SpanLog
+from swingshift.runtime.ports import RunOutcome
 
 
 def lines(path: Path) -> list[dict]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from swingshift.schedule import (
     build_policy,
     register_policy,
 )
+from swingshift.user_code import describe_exception
 
 MODULE = """
 from swingshift.schedule import StaticFullyAsyncPolicy
@@ -171,3 +174,20 @@ def test_a_rebalance_of_no_kind_names_the_policy_and_the_answer(answer: object) 
     text = str(caught.value)
     assert text.startswith("async_training.dynamic_schedule_policy: swingshift.schedule.fixed_ratio:FixedRatio")
     assert "'full' or 'proportional'" in text and " ".join(repr(answer).split()) in text and "\n" not in text
+
+
+@pytest.mark.parametrize("package", ["importlib", "importlib_metadata"])
+def test_who_only_leads_to_the_users_file_is_not_blamed(package: str, tmp_path: Path) -> None:
+    """The backport takes the place of the standard module once some library has imported it."""
+    places = {
+        "importlib": Path(importlib.__file__).parent / "metadata.py",
+        "importlib_metadata": tmp_path / package / "x.py",
+    }
+    namespace: dict[str, Any] = {}
+    exec(compile("def user():\n    raise KeyError('ratio')\n", tmp_path / "policies.py", "exec"), namespace)
+    exec(compile("def load():\n    user()\n", folder / "x.py", "exec"), namespace)
+    with pytest.raises(KeyError) as caught:
+        namespace["load"]()
+    # As when the command line is at the top: this test's own frame left out.
+    error = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # type: ignore[union-attr]
+    assert describe_exception(error) == "KeyError: 'ratio' (policies.py:2)"

@@ -169,8 +169,8 @@ _STEP_TABLE: tuple[tuple[str, str, str, Reduction], ...] = (
     ("separate_async/decision/remaining", "samples", "max(0, decision/threshold − sampleable_count)", "last"),
     ("separate_async/decision/per_sample_time_seconds", "s",
      "Σ sample_wait_seconds / Σ wait_samples since training began, or with per_sample_time_decay d what a step added "
-     "counts 1 − d as much a step later; less benefit_margin × the deviation of recent steps' own quotients, at least "
-     "0; −1 before the first wait", "last"),
+     "counts 1 − d as much a step later; less benefit_margin × the deviation of recent steps' own quotients, at "
+     "least 0; −1 before the first wait", "last"),
     ("separate_async/decision/benefit_seconds", "s",
      "remaining × per_sample_time_seconds × (1 − standalone share); −1 if unknown", "last"),
     ("separate_async/decision/effective_switch_cost_seconds", "s",

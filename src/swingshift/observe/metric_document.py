@@ -20,8 +20,8 @@ ended with), `wall_time` (Unix seconds) and the metrics below. The names and for
 [`core/metric_table.py`](../src/swingshift/core/metric_table.py). A *sample* is a sample group (one prompt with its
 `n` responses), a *trajectory* is one response. All times are seconds of the run's own clock.
 
-A validation is told in the row of the cycle during which it ended. One that ends after the last cycle has a row of its
-own, under the same `step` as that cycle's, with `val/*` and `separate_async/validate/*` and nothing else.
+A validation is told in the row of the cycle during which it ended. One that ends after the last cycle has a row of
+its own, under the same `step` as that cycle's, with `val/*` and `separate_async/validate/*` and nothing else.
 
 ## Three utilizations
 

@@ -11,6 +11,7 @@ from swingshift.runtime.ports import RunOutcome
 _EXIT_CODES = {RunOutcome.FINISHED: 0, RunOutcome.FAILED: 1, RunOutcome.INTERRUPTED: 130}
 """Those of the command line. W&B takes all but 0 for a failure."""
 
+
 class WandbSink:
     """A W&B run with the configuration; its files go to ``wandb/`` in the folder."""
 
