@@ -179,10 +179,7 @@ def test_a_rebalance_of_no_kind_names_the_policy_and_the_answer(answer: object) 
 @pytest.mark.parametrize("package", ["importlib", "importlib_metadata"])
 def test_who_only_leads_to_the_users_file_is_not_blamed(package: str, tmp_path: Path) -> None:
     """The backport takes the place of the standard module once some library has imported it."""
-    places = {
-        "importlib": Path(importlib.__file__).parent / "metadata.py",
-        "importlib_metadata": tmp_path / package / "x.py",
-    }
+    folder = Path(importlib.__file__).parent if package == "importlib" else tmp_path / package
     namespace: dict[str, Any] = {}
     exec(compile("def user():\n    raise KeyError('ratio')\n", tmp_path / "policies.py", "exec"), namespace)
     exec(compile("def load():\n    user()\n", folder / "x.py", "exec"), namespace)
