@@ -25,6 +25,7 @@ from swingshift.runtime.step_record import StepSettings
 from swingshift.schedule.step_policy import EveryStepPolicy
 from swingshift.sim.world import World, WorldConfig, simulate
 
+
 class Recorder:
     def __init__(self) -> None:
         self.outcome: RunOutcome | None = None
@@ -96,7 +97,9 @@ def files_of(folder: Path, config: WorldConfig, *settings: str) -> tuple[RunFile
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_evicted_or_fails_in_a_step_that_trains_nothing_is_in_the_summary(fails: bool, tmp_path: Path) -> None:
+def test_what_is_evicted_or_fails_in_a_step_that_trains_nothing_is_in_the_summary(
+    fails: bool, tmp_path: Path
+) -> None:
     config = steps_world(reward=UselessAfter(8, fails), max_failed_ratio=1.0)
     files, world = files_of(tmp_path, config)
     ledger = world.session.rollouter.ledger

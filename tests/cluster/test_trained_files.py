@@ -64,6 +64,7 @@ class Disk:
 
         def script(world: World) -> None:
             session, files = world.session, RunFiles(self.folder, config_of_files, str, None)
+            self.files = files
             session._on_cycle, session._training._on_trained = files.on_cycle, files.on_trained
             if self.states:
                 session.load_state_dict(self.state)
@@ -75,6 +76,8 @@ class Disk:
 
     def check(self, *, is_cut: bool) -> None:
         consumed, samples = self.lines("consumed.jsonl"), self.lines("samples.jsonl")
+        cycles = [row["step"] for row in self.lines("metrics.jsonl")]
+        assert cycles == list(range(1, len(cycles) + 1)), "a row for each cycle, once"
         ids = [i for line in consumed for i in line["group_ids"]]
         assert len(set(ids)) == len(ids), "trained twice"
         sizes = [len(line["group_ids"]) for line in consumed]
@@ -84,6 +87,7 @@ class Disk:
         trained = {(line["cycle"], i) for line in consumed for i in line["group_ids"]}
         assert len(set(logged)) == len(logged) and set(logged) <= trained
         if is_cut:
+            assert len(cycles) == self.state["version"]
             assert sum(sizes) == self.state["num_consumed"]
             known = [g["group_id"] for g in (*self.state.get("queued", ()), *self.state.get("pending", ()))]
             assert not set(known) & set(ids), "trained, and to be trained"
@@ -114,6 +118,8 @@ def test_after_any_kills_the_files_say_what_was_trained(
     disk.check(is_cut=True)
     ids = [i for line in disk.lines("consumed.jsonl") for i in line["group_ids"]]
     assert sorted(ids) == list(range(NUM_PROMPTS)) and disk.state["num_consumed"] == NUM_PROMPTS
+    summary = disk.files.close({}, 1.0, "finished")
+    assert summary["num_consumed_groups"] == NUM_PROMPTS and summary["num_cycles"] == disk.state["version"]
 
 
 def test_a_run_that_ends_in_mid_cycle_goes_on_in_mid_cycle(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ class RunFiles:
         self.events = EventFiles(folder)
         self._samples = SampleLog(folder / "samples.jsonl", decode, config.trainer.log_samples_per_cycle)
         self._consumed = ConsumedLog(folder / CONSUMED_FILE)
-        self._sinks = FanOut([JsonlSink(folder / METRICS_FILE), *open_loggers(config, folder)])
-        self._totals = RunTotals.of_file(folder / METRICS_FILE)
+        self._rows = JsonlSink(folder / METRICS_FILE)
+        self._sinks = FanOut([self._rows, *open_loggers(config, folder)])
+        self._totals = RunTotals()
         has_console = "console" in config.trainer.logger
         self._console = Console(title=config.trainer.experiment_name) if has_console else None
         self.live = LiveRun(folder, config, self._console, num_cycles, self.events.flush)
@@ -66,6 +67,9 @@ class RunFiles:
         """Before training: what is left of a session that came further than this, the session to come does again."""
         self._consumed.go_on(num_consumed)
         self._samples.go_on(version)
+        with self._files_guard():
+            self._rows.go_on(version)
+        self._totals = RunTotals.of_file(self._folder / METRICS_FILE)
 
     def note(self, text: str) -> None:
         """One line for the person who watches, and for the log."""

@@ -59,7 +59,7 @@ def draw_run(run_dir: Path) -> Path:
 
 
 def read_cycles(path: Path) -> Cycles:
-    """The newest row of every cycle: a resumed run writes the cycles after its checkpoint again."""
+    """The rows of all cycles; where several runs wrote into one folder, the newest of each cycle."""
     rows: dict[int, Mapping[str, float | None]] = {}
     for row in read_cycle_rows(path):
         rows[int(row.get("step", len(rows)))] = row

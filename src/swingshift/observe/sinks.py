@@ -18,6 +18,10 @@ class JsonlSink:
         self._file = LineFile(path, flush_each=True)
         self._clock = clock
 
+    def go_on(self, step: int) -> None:
+        """Cut off what comes after ``step``: a run that goes on from there tells it again."""
+        self._file.cut(lambda row: row["step"] <= step)
+
     def log(self, step: int, row: Mapping[str, float]) -> None:
         self._file.write({"step": step, "wall_time": round(self._clock(), 3), **row})
 

@@ -71,7 +71,7 @@ class RunTotals:
 
     @classmethod
     def of_file(cls, rows_path: Path) -> RunTotals:
-        """From a ``metrics.jsonl``. Cycles a resumed run wrote twice count twice: both were computed."""
+        """From a ``metrics.jsonl``, of which a resumed run has cut off what it does again."""
         totals = cls()
         for row in read_cycle_rows(rows_path):
             totals.add(row)
