@@ -1,7 +1,8 @@
 """How near each policy comes to the work-conserving bound, over the suite of simulated workloads.
 
 Prints T*/T of every policy on every workload beside the same split without lending and the best static split of as
-many devices. ``--quick`` shortens every run to 4 cycles and skips the workloads above 64 devices.
+many devices that fits into memory. ``--quick`` shortens every run to 4 cycles and skips the workloads above 64
+devices.
 """
 
 from __future__ import annotations
@@ -11,23 +12,20 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swingshift.schedule import available_policies
-from swingshift.sim.bound import static_bound_s
-from swingshift.sim.planner import with_split
 from swingshift.sim.pool import Workers
 from swingshift.sim.presets import load_scenario, suite_names
 from swingshift.sim.run import run_scenario, with_seed
 from swingshift.sim.scenario import Scenario
-from swingshift.sim.scenario_world import split_of
-from swingshift.sim.work import work_of
+from swingshift.sim.split_search import best_static
+from swingshift.sim.splits import with_split
 
 QUICK_CYCLES = 4
 QUICK_DEVICES = 64
-NUM_STATIC = 3
-"""Static splits simulated per workload and seed: those with the least bounds, and the scenario's own."""
 
 
 def choose(names: Sequence[str], quick: bool) -> list[Scenario]:
@@ -47,56 +45,61 @@ def with_policy(scenario: Scenario, policy: str) -> Scenario:
     return scenario.model_copy(update={"async_training": schedule})
 
 
-def static_splits(scenario: Scenario) -> list[Scenario]:
-    """The scenario's own split first, then the most promising others."""
-    cluster, total = scenario.cluster, num_devices(scenario)
-    size = cluster.devices_per_replica
-    splits = [with_split(scenario, a, total - a, False) for a in range(size, total, size)]
-    work = work_of(splits[0], lending=False)
-    splits.sort(key=lambda s: static_bound_s(work, split_of(s)))
-    own = [with_split(scenario, cluster.trainer_devices, cluster.rollout_devices, False)]
-    own = own if cluster.rollout_devices else []
-    others = [s for s in splits if s.cluster.trainer_devices != cluster.trainer_devices]
-    return [*own, *others[:NUM_STATIC]]
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run of a policy (None: without lending), or the search for the best static split."""
+
+    workload: str
+    seed: int
+    scenario: Scenario
+    policy: str | None = None
+    searches: bool = False
+
+
+def jobs_of(scenario: Scenario, policies: Sequence[str], seed: int) -> list[Job]:
+    """The longest first."""
+    seeded, cluster = with_seed(scenario, seed), scenario.cluster
+    jobs = [Job(scenario.name, seed, seeded, searches=True)]
+    jobs += [Job(scenario.name, seed, with_policy(seeded, policy), policy) for policy in policies]
+    if cluster.rollout_devices:
+        static = with_split(seeded, cluster.trainer_devices, cluster.rollout_devices, False)
+        jobs.append(Job(scenario.name, seed, static))
+    return jobs
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    if job.searches:
+        found = best_static(job.scenario)
+        return {"wall_s": found.wall_s, "split": f"{found.trainer_devices}+{found.rollout_devices}"}
+    summary = run_scenario(job.scenario)
+    return {"wall_s": summary["wall_s"], "efficiency": summary["efficiency"]}
 
 
 def measure(scenarios: Sequence[Scenario], policies: Sequence[str], num_seeds: int, jobs: int | None) -> list[Any]:
-    """A list of ``{workload, policy, seed, wall_s, efficiency, static_same_split_s, best_static_s}``."""
-    runs: list[tuple[str, str, int, bool]] = []
-    todo: list[Scenario] = []
-    for scenario in scenarios:
-        for seed in range(num_seeds):
-            for policy in policies:
-                runs.append((scenario.name, policy, seed, False))
-                todo.append(with_seed(with_policy(scenario, policy), seed))
-            for static in static_splits(scenario):
-                own = static.cluster == scenario.cluster
-                runs.append((scenario.name, "", seed, own))
-                todo.append(with_seed(static, seed))
+    """A list of ``{workload, policy, seed, wall_s, efficiency, static_same_split_s, best_static_s, …}``."""
+    todo = [job for seed in range(num_seeds) for s in scenarios for job in jobs_of(s, policies, seed)]
     results: list[dict[str, Any]] = [{}] * len(todo)
     with Workers(jobs) as workers:
-        for index, summary in workers.map(run_scenario, todo):
-            results[index] = summary
+        for index, result in workers.map(run_job, todo):
+            results[index] = result
             if sys.stderr.isatty():
-                print(f"\r{sum(map(bool, results))} of {len(todo)} runs", end="", file=sys.stderr, flush=True)
+                print(f"\r{sum(map(bool, results))} of {len(todo)} jobs", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    same = {(w, s): r["wall_s"] for (w, p, s, own), r in zip(runs, results, strict=True) if not p and own}
-    best: dict[tuple[str, int], float] = {}
-    for (workload, policy, seed, _), result in zip(runs, results, strict=True):
-        if not policy:
-            best[workload, seed] = min(result["wall_s"], best.get((workload, seed), float("inf")))
+    pairs = list(zip(todo, results, strict=True))
+    best = {(job.workload, job.seed): result for job, result in pairs if job.searches}
+    same = {(j.workload, j.seed): r["wall_s"] for j, r in pairs if j.policy is None and not j.searches}
     return [
         {
-            "workload": workload,
-            "policy": policy,
-            "seed": seed,
-            "wall_s": result["wall_s"],
-            "efficiency": result["efficiency"],
-            "static_same_split_s": same.get((workload, seed)),
-            "best_static_s": best[workload, seed],
+            "workload": job.workload,
+            "policy": job.policy,
+            "seed": job.seed,
+            **result,
+            "static_same_split_s": same.get((job.workload, job.seed)),
+            "best_static_s": best[job.workload, job.seed]["wall_s"],
+            "best_static_split": best[job.workload, job.seed]["split"],
         }
-        for (workload, policy, seed, _), result in zip(runs, results, strict=True)
-        if policy
+        for job, result in pairs
+        if job.policy is not None
     ]
 
 

@@ -151,7 +151,7 @@ class Run:
 
     @property
     def num_cycles(self) -> int:
-        """Rows written so far, of resumed runs those too that came to nothing."""
+        """Rows written so far. A session that goes on cuts off those after its checkpoint."""
         path = self.folder / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -174,7 +174,7 @@ class Run:
 
     def checkpoints(self) -> list[int]:
         """Steps of the complete checkpoints, sorted."""
-        found = (self.folder / "checkpoints").glob("global_step_*/state.json")
+        found = (self.folder / "checkpoints").glob("global_step_*[0-9]/state.json")
         return sorted(int(path.parent.name.rpartition("_")[2]) for path in found)
 
     def state(self) -> dict[str, Any]:

@@ -56,10 +56,22 @@ def test_resume_goes_on_where_the_run_ended(launch, tmp_path):
     assert prompts(again.consumed()) == prompts(first.consumed()[2:4])
     assert again.summary["num_consumed_groups"] == 4
 
-    (first.folder / "checkpoints" / "global_step_4" / "model.safetensors").write_bytes(b"damaged")
+    # From an older one, in the same directory: what came after it is another way now, in the logs too.
+    back = launch(
+        *SHORT,
+        "rollout.total_rollout_steps=12",
+        "trainer.save_freq=-1",
+        "trainer.resume_mode=resume_path",
+        f"trainer.resume_from_path={kept}/global_step_2",
+    ).expect(0)
+    assert back.checkpoints() == [1, 2, 3] and (kept / "global_step_4.abandoned" / "state.json").exists()
+    assert passes(back) == list(range(2, 13, 2)) and consumed(back.metrics()) == [4, 8, 12]
+    assert back.summary["num_consumed_groups"] == 12 and "set aside" in back.log
+
+    (first.folder / "checkpoints" / "global_step_3" / "model.safetensors").write_bytes(b"damaged")
     damaged = launch(*SHORT, "rollout.total_rollout_steps=20", AUTO).expect(1)
     line = damaged.error_line()
-    assert "global_step_4/model.safetensors" in line and "damaged" in line
+    assert "global_step_3/model.safetensors" in line and "damaged" in line
     assert damaged.summary["exit_reason"].startswith("CheckpointError")
 
 

@@ -72,6 +72,8 @@ def step_world(
 OFF = {"enable_switch": False}
 SLOW_TRAINER = TrainerCost(per_group_s=1.0)
 SLOW_ROLLOUT = ReplicaCost(step_base_s=0.05)
+SLOW_WAKE = ReplicaCost(wake_s=0.019)
+"""A wake-up, weights and KV cache, takes 20 ms."""
 FILTER = StoreRules(filter_metric="reward")
 
 

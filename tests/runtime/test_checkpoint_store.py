@@ -99,6 +99,35 @@ def test_what_was_just_saved_is_kept_even_if_later_steps_are_there(tmp_path: Pat
     assert names(tmp_path) == ["global_step_6", "global_step_10"]
 
 
+def test_going_on_from_an_older_one_sets_newer_ones_aside(tmp_path: Path) -> None:
+    """Else a later resume from the newest one would go on with what this run has left behind."""
+    store = CheckpointStore(tmp_path, DiskTrainer())
+    for step in (1, 2, 3, 10):
+        asyncio.run(store.save(step, {"way": "first"}))
+    asyncio.run(store.set_aside_after(tmp_path / "global_step_2"))
+    assert names(tmp_path) == ["global_step_1", "global_step_2"]
+    asyncio.run(store.save(3, {"way": "second"}))
+    asyncio.run(store.set_aside_after(tmp_path / "global_step_1"))
+    assert names(tmp_path) == ["global_step_1"]
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == [
+        "global_step_1",
+        "global_step_10.abandoned",
+        "global_step_2.abandoned",
+        "global_step_3.abandoned",
+        "global_step_3.abandoned-2",
+    ]
+    assert read_state(tmp_path / "global_step_3.abandoned-2")["way"] == "second", "and can still be resumed from"
+
+
+def test_another_runs_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
+    ours, theirs = (CheckpointStore(tmp_path / name, DiskTrainer()) for name in ("ours", "theirs"))
+    for step in (1, 2):
+        asyncio.run(theirs.save(step, {}))
+    asyncio.run(ours.set_aside_after(tmp_path / "theirs" / "global_step_1"))
+    assert names(tmp_path / "theirs") == ["global_step_1", "global_step_2"]
+
+
 def test_only_complete_checkpoints_are_listed(tmp_path: Path) -> None:
     asyncio.run(CheckpointStore(tmp_path, DiskTrainer()).save(4, {}))
     for name in ("global_step_5", "global_step_x", ".global_step_6.partial", "else"):

@@ -116,7 +116,7 @@ def test_colocated_run_by_hand() -> None:
             staleness_threshold=0.0,
             num_responses=1,
             num_prompts=4,
-            replica_cost=ReplicaCost(step_base_s=0.01, abort_s=0.0, sleep_s=0.03, wake_s=0.05),
+            replica_cost=ReplicaCost(step_base_s=0.01, abort_s=0.0, sleep_s=0.03, wake_s=0.05, kv_cache_s=0.05),
             trainer_cost=TrainerCost(per_group_s=0.2, offload_s=0.1, onload_s=0.1, sync_hybrid_s=0.02),
         )
     )

@@ -9,6 +9,7 @@ from step_builders import (
     FILTER,
     OFF,
     SLOW_ROLLOUT,
+    SLOW_WAKE,
     Rewards,
     assert_conserved,
     rollouter_of,
@@ -135,6 +136,7 @@ def test_drop_goes_on_without_the_old_group() -> None:
         rules=StoreRules(2),
         lengths=lambda r, i: 900 if r == "5" else 30,
         max_tokens=1000,
+        replica_cost=SLOW_WAKE,
     )
     world = simulate(config)
     assert_conserved(world, 64)

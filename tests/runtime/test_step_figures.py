@@ -10,6 +10,7 @@ import pytest
 from step_builders import (
     OFF,
     SLOW_ROLLOUT,
+    SLOW_WAKE,
     Rewards,
     ScriptedSwitch,
     assert_conserved,
@@ -29,7 +30,7 @@ async def _validate(client: object, version: int) -> dict[str, float]:
 
 def test_metrics_by_hand() -> None:
     """Replicas decode 4 groups at once in 0.5 s; a mini-batch trains 0.2 s; a switch takes 20 ms and 11 ms."""
-    world = simulate(step_world(num_prompts=24))
+    world = simulate(step_world(num_prompts=24, replica_cost=SLOW_WAKE))
     first, second, third = (
         {name: round(value, 6) for name, value in row.items() if name.startswith(("separate_async", "timing_s"))}
         for row in world.rows
@@ -69,7 +70,7 @@ def test_at_the_end_of_the_data_no_more_is_waited_for_than_can_come() -> None:
 def test_a_policy_is_told_what_a_step_was_like() -> None:
     """The run of above: 8 groups in 0.5 s lent, and so on; the start of the run is not a switch."""
     policy = ScriptedSwitch(wanted=4)
-    simulate(step_world(num_prompts=24, policy=policy))
+    simulate(step_world(num_prompts=24, policy=policy, replica_cost=SLOW_WAKE))
     first, second, _ = policy.outcomes
     assert (first.sample_wait_s, first.wait_samples) == (0.0, 0)
     assert first.duration_s == pytest.approx(0.911)

@@ -68,11 +68,11 @@ def test_colocated_takes_turns_too(name: str) -> None:
 
 
 def test_colocated_pays_for_every_switch() -> None:
-    cost = replace(FREE, wake_s=0.7, sleep_s=0.3)
+    cost = replace(FREE, wake_s=0.7, kv_cache_s=0.05, sleep_s=0.3)
     trainer = replace(BASE.trainer_cost, offload_s=0.4, onload_s=0.2, sync_hybrid_s=0.1, publish_s=5.0)
     world = simulate(replace(BASE, num_standalone=0, lend=True, replica_cost=cost, trainer_cost=trainer))
     # Out, weights awake, weights in, cache awake; then sleep, in again. Published before each cycle and at the end.
-    switch_s = 0.4 + 0.7 + 0.1 + 0.7 + 0.3 + 0.2
+    switch_s = 0.4 + 0.7 + 0.1 + 0.05 + 0.3 + 0.2
     expected = CYCLES * (switch_s + rollout_s(cost) + TRAIN_S) + (CYCLES + 1) * 5.0
     assert world.wall_s == pytest.approx(expected, rel=1e-9)
 

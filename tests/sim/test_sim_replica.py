@@ -60,6 +60,19 @@ async def finish_times(replica: SimReplica, num_requests: int) -> list[float]:
     return await asyncio.gather(*(one(i) for i in range(num_requests)))
 
 
+@pytest.mark.parametrize(
+    ("tags", "seconds"), [(("weights",), 2.0), (("kv_cache",), 0.25), (("weights", "kv_cache"), 2.25)]
+)
+def test_waking_pays_for_what_it_wakes(tags: tuple[str, ...], seconds: float) -> None:
+    async def main() -> float:
+        cost = ReplicaCost(wake_s=2.0, kv_cache_s=0.25)
+        replica = SimReplica("r", ReplicaKind.HYBRID, [SimDevice("d")], cost, FIFTY)
+        await replica.wake_up(tags)
+        return now()
+
+    assert run_virtual(main()) == seconds
+
+
 def test_one_response_takes_its_length_in_steps() -> None:
     assert on_replica(lambda r: finish_times(r, 1)) == [0.5]
 

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swingshift.errors import DataError
 from swingshift.sim.bound import Split, Work, binding_term, efficiency, lending_bound_s, static_bound_s
+from swingshift.sim.compare import compare, parse_item
+from swingshift.sim.planner import plan
 from swingshift.sim.presets import load_scenario
 from swingshift.sim.run import run_scenario
-from swingshift.sim.work import count_tokens, work_of
+from swingshift.sim.work import ConsumedTokens, count_tokens, work_of
+from swingshift.sim.workload import SimReward, lognormal_lengths
+from swingshift.sim.world import WorldConfig, simulate
 
 
 def shortest_schedule(work: Work, split: Split, longest: int) -> int:
@@ -93,6 +98,109 @@ def test_no_run_beats_the_bound(trainer, rollout, policy, staleness, median, slo
     if not lending:
         assert summary["wall_s"] >= summary["static_bound_s"] >= summary["bound_s"] * (1 - 1e-12)
     assert summary["num_tokens"] == count_tokens(scenario).response
+
+
+STEPS = [*TINY, "async_training.partial_rollout=false", "workload.num_cycles=4", "generation.max_num_seqs=4"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    mode=st.sampled_from(["separate_async", "colocate_async", "sync"]),
+    trainer=st.integers(1, 4),
+    rollout=st.integers(1, 3),
+    lending=st.booleans(),
+    oldest=st.sampled_from([1, 2, 8]),
+    warmup=st.integers(1, 3),
+    speed=st.sampled_from([0.1, 1.0, 10.0]),
+    eta=st.sampled_from([0.3, 1.0, 2.0]),
+    turns=st.sampled_from([1, 3]),
+    kind=st.sampled_from(["constant", "heavy_tailed"]),
+    seed=st.integers(0, 3),
+)
+def test_no_run_in_steps_beats_the_bound(
+    mode, trainer, rollout, lending, oldest, warmup, speed, eta, turns, kind, seed
+):
+    """Groups that are evicted were never trained on: no schedule has to do that work."""
+    summary = run_scenario(
+        load_scenario(
+            "train-bound-8",
+            [
+                *STEPS,
+                f"v1.trainer_mode={mode}",
+                f"v1.num_warmup_batches={0 if mode == 'sync' else warmup}",
+                f"v1.replay_buffer.max_off_policy_threshold={oldest}",
+                f"v1.separate_async.hybrid_rollout.enable_switch={str(lending).lower()}",
+                f"cluster.trainer_devices={trainer}",
+                f"cluster.rollout_devices={rollout if mode == 'separate_async' else 0}",
+                f"efficiency.train_speed={speed}",
+                f"efficiency.hybrid_speed={eta}",
+                f"workload.num_turns={turns}",
+                f"workload.lengths.kind={kind}",
+                f"workload.seed={seed}",
+            ],
+        )
+    )
+    assert 0.0 < summary["efficiency"] <= 1.0
+    if mode == "separate_async" and not lending:
+        assert summary["wall_s"] >= summary["static_bound_s"]
+
+
+def test_the_bound_counts_what_was_trained_on():
+    evicting = [
+        "v1.trainer_mode=separate_async",
+        "v1.replay_buffer.max_off_policy_threshold=1",
+        "v1.num_warmup_batches=2",
+        "workload.num_cycles=10",
+        "generation.n=2",
+    ]
+    summary = run_scenario(load_scenario("train-bound-8", evicting))
+    assert summary["num_dropped_groups"] > summary["num_consumed_groups"] > 0
+    assert 0.0 < summary["efficiency"] <= 1.0
+
+
+def fails_every_fifth(group_id: int) -> float:
+    if group_id % 5 == 0:
+        raise DataError(f"group {group_id} cannot be scored")
+    return 1.0
+
+
+def test_failed_groups_are_no_work_that_had_to_be_done():
+    lengths = lognormal_lengths(50, 0.7, 100)
+    config = WorldConfig(
+        num_prompts=40,
+        prompt_length=7,
+        lengths=lengths,
+        reward=SimReward(0.0, fails_every_fifth),
+        max_failed_ratio=0.9,
+    )
+    world, consumed = simulate(config), ConsumedTokens()
+    for row in world.rows:
+        consumed.add(row)
+    each = [lengths(str(group_id), index) for group_id in world.trainer.trained for index in range(2)]
+    found = consumed.counts(7)
+    assert (found.groups, found.responses, found.prompt) == (32, 64, 32 * 7)
+    assert found.response == sum(each)
+    assert found.cached == pytest.approx(sum(length * (7 + length / 2) for length in each))
+
+
+@pytest.mark.parametrize("eta", [0.5, 2.0])
+def test_the_speed_of_lent_devices_counts_in_plans_and_comparisons(eta):
+    tiny = ["workload.num_cycles=2", "async_training.ppo_mini_batch_size=4", "generation.n=2"]
+    usual = load_scenario("rollout-bound-8", tiny)
+    other = load_scenario("rollout-bound-8", [*tiny, f"efficiency.hybrid_speed={eta}"])
+    before, after = (plan(s, 4, num_seeds=1, num_cycles=2, num_processes=1) for s in (usual, other))
+    for candidate in after.simulated:
+        assert min(candidate.wall_s) >= candidate.bound_s
+        split = Split(candidate.trainer_devices, candidate.rollout_devices, eta)
+        bound = lending_bound_s if candidate.lending else static_bound_s
+        assert candidate.bound_s == pytest.approx(bound(work_of(usual, lending=candidate.lending), split), rel=0.2)
+    assert before.static.wall_s == after.static.wall_s, "nothing is lent"
+    assert (after.lending.median_s > before.lending.median_s) == (eta < 1.0)
+    summary = run_scenario(other)
+    assert summary["split"]["hybrid_speed"] == eta
+    assert summary["bound_s"] == lending_bound_s(work_of(other), Split(6, 2, eta))
+    [row] = compare([parse_item("rollout-bound-8", [*tiny, f"efficiency.hybrid_speed={eta}"])], 1, 1)
+    assert row["efficiency"].median == summary["efficiency"] <= 1.0
 
 
 def test_work_of_constant_lengths_in_closed_form():

@@ -104,7 +104,8 @@ def test_a_static_run_predicts_the_run_with_lending(runs: Path, tmp_path: Path, 
 def test_lent_cycles_tell_what_switches_cost(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = calibrated(capsys, runs / "lending", runs / "static")
     value = {key: parameter["value"] for key, parameter in found["parameters"].items()}
-    assert value["offload_s"] + 2 * value["wake_s"] + value["sync_hybrid_s"] == pytest.approx(0.1 + 2 * 0.05 + 0.03)
+    activation = ("offload_s", "wake_s", "sync_hybrid_s", "kv_cache_s", "resume_s")
+    assert sum(value[key] for key in activation) == pytest.approx(0.1 + 0.05 + 0.03 + 0.03)
     assert value["abort_s"] == pytest.approx(0.04) and value["resume_s"] == 0.0
     assert value["abort_s"] + value["sleep_s"] + value["onload_s"] == pytest.approx(0.04 + 0.08 + 0.12)
     sync = 0.1 + 0.2 + 0.03  # Publishing takes longer than aborting and freeing the cache.
@@ -159,6 +160,24 @@ def test_the_tables_say_what_was_found(runs: Path, tmp_path: Path, capsys: pytes
         assert part in printed
     assert main(["simulate", str(out), "--explain"]) == 0
     assert "static" in capsys.readouterr().out
+
+
+def test_the_scenario_does_not_pretend_to_know_the_model(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "mine.yaml"
+    found = calibrated(capsys, runs / "static", "--out", out)
+    assert any("placeholders" in line for line in found["assumptions"]) and "placeholders" in out.read_text()
+    assert main(["plan", "--memory", str(out)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: model.num_params=7.6e+09: ") and "device.memory_bytes" in line
+    assert main(["plan", "--memory", str(out), "model.num_params=1e9", "model.num_active_params=1e9"]) == 0
+    assert "weights" in capsys.readouterr().out
+
+
+def test_waits_for_tools_are_said_to_count_as_engine_time(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "known.yaml").write_text(KNOWN, encoding="utf-8")
+    overrides = ["workload.num_turns=3", "workload.num_cycles=8"]
+    run_scenario(load_scenario(str(tmp_path / "known.yaml"), overrides), out=tmp_path / "run")
+    assert any("at a tool" in line for line in calibrated(capsys, tmp_path / "run")["assumptions"])
 
 
 def test_an_engine_that_counts_no_steps_still_fits(runs: Path, tmp_path: Path, capsys: Any) -> None:
@@ -265,6 +284,59 @@ def test_runs_that_tell_too_little_are_one_line_each(runs: Path, tmp_path: Path,
     shutil.copy(runs / "static" / "metrics.jsonl", folder)
     (folder / "scenario.yaml").unlink()
     assert "has neither config.yaml nor scenario.yaml" in fails(capsys, folder)
+
+
+FITTED_TO = [
+    "engine/standalone/busy_s",
+    "engine/standalone/num_decode_steps",
+    "engine/standalone/num_tokens",
+    "engine/standalone/",
+    "perf/tokens",
+    "perf/num_prompt_tokens",
+    "perf/",
+    "response_length/sum_squares",
+    "fully_async/trainer/step_consumed_trajectories",
+    "fully_async/trainer/step_consumed_samples",
+    "timing_s/",
+    "training/time_s",
+]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, None])
+@pytest.mark.parametrize("name", FITTED_TO)
+def test_rows_that_cannot_be_true_are_one_error_or_none(
+    runs: Path, tmp_path: Path, capsys: Any, name: str, value: float | None
+) -> None:
+    folder = copy_of(runs / "static", tmp_path)
+    rewrite(folder, {name: value})
+    if main(["calibrate", str(folder), "--json"]) == 0:
+        json.loads(capsys.readouterr().out)
+    else:
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {folder}/metrics.jsonl: ")
+
+
+@pytest.mark.parametrize("number", [1, 9, 25])
+def test_a_damaged_line_is_told_and_costs_no_accuracy(
+    runs: Path, tmp_path: Path, capsys: Any, caplog: Any, number: int
+) -> None:
+    folder = copy_of(runs / "static", tmp_path)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[number - 1] = lines[number - 1][:40] + "\n"
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    found = calibrated(capsys, folder)
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert f"metrics.jsonl: line {number} " in warning
+    assert {key: found["parameters"][key]["value"] for key in COSTS} == pytest.approx(COSTS, rel=0.06)
+    assert abs(found["runs"][0]["error"]) < 0.05
+
+
+def test_a_torn_last_line_is_what_a_killed_run_leaves(runs: Path, tmp_path: Path, capsys: Any, caplog: Any) -> None:
+    folder = copy_of(runs / "static", tmp_path)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 26, "trai')
+    calibrated(capsys, folder)
+    assert not caplog.records
 
 
 def test_runs_of_different_workloads_do_not_mix(runs: Path, tmp_path: Path, capsys: Any) -> None:

@@ -1,7 +1,9 @@
 """The published experiment: its table of bottlenecks, the fit, and the prediction."""
 
+import re
 import statistics
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +69,31 @@ def test_a_coarse_fit_finds_the_speeds_of_the_preset_again():
     # A short run has its start and end in full, so it needs somewhat faster devices.
     assert fit.speeds.train == pytest.approx(efficiency.train_speed, rel=0.15)
     assert fit.speeds.rollout == pytest.approx(efficiency.rollout_speed, rel=0.1)
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "simulator.md"
+
+
+def documented(start: str) -> list[float]:
+    """The numbers of the table rows that start so, row after row."""
+    rows = [
+        line[len(start) :] for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith(start)
+    ]
+    return [float(number.replace(",", "")) for row in rows for number in re.findall(r"\d[\d,]*(?:\.\d+)?", row)]
+
+
+def test_the_document_has_what_the_shipped_presets_give():
+    for start, overrides in (
+        ("| 16+16 without lending |", (STATIC,)),
+        ("| 8+24 without lending |", (STATIC, *WIDE)),
+        ("| 16+16 with lending |", ()),
+    ):
+        summary, queue = run(*overrides)
+        # Published hours, ours (and how far off, or where the former come from); then the table of bottlenecks.
+        numbers = documented(start)
+        assert f"{summary['wall_s'] / 3600:.3f}" in {f"{number:.3f}" for number in numbers[1:-4]}
+        shares = (f"{name}resource_utilization" for name in ("rollout_", "train_", ""))
+        assert numbers[-4:] == [round(queue), *(round(100 * summary[share]) for share in shares)]
 
 
 def test_two_totals_that_contradict_each_other_are_no_fit():

@@ -19,6 +19,7 @@ from swingshift.sim.compare import split_values
 from swingshift.sim.planner import mean_and_half_width
 
 PRESET = "rollout-bound-8"
+STEPS = "separate-async-24xh100"
 SHORT = ["workload.num_cycles=2", "async_training.ppo_mini_batch_size=4"]
 STATIC = "async_training.use_dynamic_resource_scheduling=false"
 EVENTS = ["attempts.jsonl", "decisions.jsonl", "levels.jsonl", "timeline.jsonl"]
@@ -192,6 +193,21 @@ def test_an_interrupted_sweep_keeps_what_is_done(tmp_path: Path):
     assert not living(process.pid)
 
 
+def test_a_sweep_notices_that_a_file_of_lengths_changed(show, tmp_path: Path):
+    lengths, out = tmp_path / "lengths.json", tmp_path / "sweep.jsonl"
+    kind = ["workload.lengths.kind=empirical", f"workload.lengths.file={lengths}"]
+    argv = ["sweep", PRESET, *SHORT, *kind, "--grid", "workload.seed=0", "--out", str(out), "--jobs", "1", "--json"]
+    lengths.write_text("[100]")
+    [short] = json.loads(show(*argv))
+    assert json.loads(show(*argv)) == [short]
+    lengths.write_text("[5000]")
+    [long] = json.loads(show(*argv))
+    assert long["num_tokens"] == 50 * short["num_tokens"]
+    lengths.write_text("[100]")
+    assert json.loads(show(*argv)) == [short]
+    assert len(list(read_lines(out))) == 2
+
+
 # --- plan ---------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +220,7 @@ def test_plan_finds_the_best_splits(show):
     same_kind = [c["median_s"] for c in found["simulated"] if c["lending"]]
     assert lending["median_s"] == min(same_kind)
     assert found["saved_low_h"] <= found["saved_h"] <= found["saved_high_h"]
-    assert found["num_pruned"] + len(found["simulated"]) == 3 + 4
+    assert found["num_pruned"] + len(found["simulated"]) == 2 + 3
     printed = show(*argv)
     assert "Best with lending" in printed and "Why: training is" in printed
 
@@ -220,7 +236,20 @@ def test_pruning_never_hides_the_best_split(show):
 
 
 def test_plan_with_a_single_engine(show):
-    found = json.loads(show("plan", PRESET, *SHORT, "--devices", "1", "--seeds", "1", "--json"))
+    found = json.loads(
+        show(
+            "plan",
+            PRESET,
+            *SHORT,
+            "model.num_params=1e9",
+            "model.num_active_params=1e9",
+            "--devices",
+            "1",
+            "--seeds",
+            "1",
+            "--json",
+        )
+    )
     assert found["best_static"] is None and found["saved_h"] is None
     assert found["best_lending"]["rollout_devices"] == 0
 
@@ -228,7 +257,7 @@ def test_plan_with_a_single_engine(show):
 def test_the_interval_is_students():
     mean, half = mean_and_half_width([1.0, 2.0, 3.0])
     assert mean == 2.0
-    assert half == pytest.approx(4.30 / 3**0.5)
+    assert half == pytest.approx(4.302653 / 3**0.5)
     assert mean_and_half_width([5.0]) == (5.0, None)
 
 
@@ -254,6 +283,16 @@ BAD = [
     (["plan", PRESET], "--devices"),
     (["plan", PRESET, "--devices", "0"], "--devices=0"),
     (["plan", "moe-128", "--devices", "12"], "--devices=12"),
+    (["simulate", STEPS, "v1.num_warmup_batches=0", "--out", "so"], "error: v1.num_warmup_batches=0"),
+    (["simulate", STEPS, "cluster.rollout_devices=0", "--out", "so"], "error: cluster.rollout_devices=0"),
+    (["simulate", STEPS, "v1.trainer_mode=sync", "--out", "so"], "error: cluster.rollout_devices=8"),
+    (["simulate", STEPS, "v1.trainer_mode=colocate_async", "--out", "so"], "error: cluster.rollout_devices=8"),
+    (["sweep", STEPS, "--grid", "v1.num_warmup_batches=1,0", "--out", "s.jsonl"], "error: v1.num_warmup_batches=0"),
+    (
+        ["sweep", STEPS, "--grid", "cluster.rollout_devices=8,0", "--out", "s.jsonl"],
+        "error: cluster.rollout_devices=0",
+    ),
+    (["compare", f"{STEPS}:v1.num_warmup_batches=0"], "error: v1.num_warmup_batches=0"),
 ]
 
 

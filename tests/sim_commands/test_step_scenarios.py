@@ -144,6 +144,6 @@ def test_mistakes_are_one_line_each(override: str, needle: str, capsys: pytest.C
 def test_modes_that_take_turns_cannot_be_planned_without_lending(
     mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", PRESET, "--devices", "24", "--cycles", "1", f"v1.trainer_mode={mode}"]) == 2
+    assert main(["plan", PRESET, *ALONE, "--devices", "24", "--cycles", "1", f"v1.trainer_mode={mode}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: v1.trainer_mode={mode}: ") and line.endswith("use separate_async")

@@ -110,6 +110,7 @@ async def _train(
             if resume_from is not None:
                 files.note(f"resuming from {resume_from}")
                 _go_on(session, await store.load(resume_from), resume_from)
+                await store.set_aside_after(resume_from)
             files.go_on(session.rollouter.ledger.num_consumed, session.train_loop.version)
             interrupts.stop = lambda: _stop(session, files)
             exit_reason = await session.run()

@@ -11,7 +11,9 @@ No pickle: the trainer writes safetensors and JSON, this module JSON.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,8 @@ from swingshift.runtime.client import PartialResponse
 from swingshift.runtime.group_runner import PendingPrompt
 from swingshift.runtime.json_pieces import json_pieces
 from swingshift.runtime.ports import TrainWorker
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "global_step_"
 STATE_FILE = "state.json"
@@ -169,8 +173,17 @@ class CheckpointStore:
         await self._trainer.load(folder)
         return state
 
+    async def set_aside_after(self, folder: Path) -> None:
+        """Training goes on from ``folder``: this run's newer checkpoints get a name that no resume looks for.
+
+        Whoever resumed from the newest one later would mix two ways that training went.
+        """
+        folder = await asyncio.to_thread(folder.absolute)
+        if folder.parent == self._root:
+            await asyncio.to_thread(_set_aside_after, folder)
+
     def _prune(self, newest: Path) -> None:
-        """A run resumed from an older step finds later ones in the folder: what was just written stays."""
+        """What was just written stays, whatever else is in the folder."""
         if self._keep is not None:
             others = [c for c in list_checkpoints(self._root) if c != newest]
             for old in others[: max(0, len(others) - (self._keep - 1))]:
@@ -202,6 +215,19 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint of this version of Swingshift (format {FORMAT}); resume from another one"
         )
     return state
+
+
+def _set_aside_after(chosen: Path) -> None:
+    for path in list_checkpoints(chosen.parent):
+        if _step(path) > _step(chosen):
+            names = (f"{_shown_name(path)}.abandoned{'' if n == 1 else f'-{n}'}" for n in itertools.count(1))
+            target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+            path.rename(target)
+            logger.warning("%s was trained on another way and is set aside as %s", _shown_name(path), target.name)
+
+
+def _step(folder: Path) -> int:
+    return int(_shown_name(folder).removeprefix(PREFIX))
 
 
 def _tidy(root: Path) -> None:

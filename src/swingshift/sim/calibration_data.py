@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swingshift.config.loading import load_as, load_config
 from swingshift.config.run_dir import CONFIG_FILE
@@ -14,8 +16,9 @@ from swingshift.config.schema import SwingshiftConfig
 from swingshift.core.metric_table import METRICS
 from swingshift.errors import ConfigError
 from swingshift.observe.line_file import read_lines
-from swingshift.observe.run_reader import RunFolder
+from swingshift.observe.run_reader import METRICS_FILE, RunFolder
 from swingshift.sim.calibration import Column
+from swingshift.sim.calibration_rows import COUNTED, check_rows, damaged_lines, fitted_rows
 from swingshift.sim.crowding import crowded_s
 from swingshift.sim.run import SCENARIO_FILE
 from swingshift.sim.scenario import (
@@ -30,22 +33,21 @@ from swingshift.sim.scenario import (
 )
 from swingshift.sim.scenario_costs import replica_cost
 
-MIN_CYCLES = 6
-"""A run needs as many sync cycles; the first warms up and is left out."""
-COUNTED = "engine/standalone/num_tokens"
-"""In every row of a version that can be calibrated on."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
     """``base`` is the run as a scenario whose costs and lengths are not known; ``cycles`` are its metrics by name.
 
-    ``lengths`` are some of its responses' (none, where no samples were logged). ``crowded``: see ``crowded_s``.
+    ``fitted`` are the cycles to fit to. ``lengths`` are some of its responses' (none, where no samples were logged).
+    ``crowded``: see ``crowded_s``.
     """
 
     name: str
     base: Scenario
     cycles: dict[str, Column]
+    fitted: NDArray[np.bool_]
     crowded: dict[str, Column]
     wall_s: float
     lengths: tuple[int, ...]
@@ -63,23 +65,19 @@ def read_run(folder: Path) -> RunData:
     run = RunFolder(folder)
     base, not_simulated = _base_of(folder)
     cycles = {name: np.nan_to_num(column) for name, column in run.cycles([COUNTED, *METRICS]).items()}
-    num_cycles = len(cycles["step"])
-    if num_cycles == 0:
-        raise ConfigError(f"{folder}/metrics.jsonl: holds no cycle; name the folder of a run that trained")
-    if not (cycles[COUNTED].any() or cycles["engine/hybrid/num_tokens"].any()):
-        raise ConfigError(
-            f"{folder}/metrics.jsonl: its rows do not say what engines computed (no engine/… metrics); "
-            "run again with this version"
-        )
-    if num_cycles < MIN_CYCLES:
-        raise ConfigError(
-            f"{folder}: {num_cycles} sync cycles are too few to fit anything; give a run of at least {MIN_CYCLES}"
-        )
-    num_groups = int(cycles["fully_async/trainer/step_consumed_samples"].sum())
-    if num_groups < 1:
-        raise ConfigError(f"{folder}/metrics.jsonl: its rows do not say how many groups were trained on; restore it")
-    prompt_length = max(1, round(float(cycles["perf/num_prompt_tokens"].sum()) / num_groups))
+    check_rows(folder / METRICS_FILE, cycles)
+    consumed = cycles["fully_async/trainer/step_consumed_samples"]
+    prompt_length = max(1, round(float(cycles["perf/num_prompt_tokens"].sum() / consumed.sum())))
     generation = base.generation.model_copy(update={"prompt_length": prompt_length})
+    damaged = damaged_lines(folder / METRICS_FILE)
+    if damaged:
+        numbers = ", ".join(map(str, damaged[:10])) + ("" if len(damaged) <= 10 else ", …")
+        logger.warning(
+            "%s: line %s is no record; it counts as a cycle like the others, and the fits leave out the one after it",
+            folder / METRICS_FILE,
+            numbers,
+        )
+    num_groups = max(1, round(float(consumed.sum() + len(damaged) * consumed.mean())))
     workload = base.workload.model_copy(update={"num_groups": num_groups})
     num_cores = int(cycles["perf/num_shared_cores"][-1])
     cluster = base.cluster.model_copy(update={"shared_cores": num_cores})
@@ -90,7 +88,8 @@ def read_run(folder: Path) -> RunData:
         wall_s = float(cycles["training/time_s"][-1] if summary is None else summary["wall_s"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder}/summary.json: its wall_s is no number; restore or remove it") from error
-    return RunData(run.name, base, cycles, crowded, wall_s, tuple(_lengths(folder)), tuple(not_simulated))
+    lengths, fitted = tuple(_lengths(folder)), fitted_rows(cycles)
+    return RunData(run.name, base, cycles, fitted, crowded, wall_s, lengths, tuple(not_simulated))
 
 
 def _base_of(folder: Path) -> tuple[Scenario, list[str]]:

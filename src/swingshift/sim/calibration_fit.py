@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,15 +17,15 @@ from swingshift.sim.calibration import (
     representative_lengths,
 )
 from swingshift.sim.calibration_data import RunData, check_alike
-from swingshift.sim.scenario import LengthsSection, Scenario
+from swingshift.sim.scenario import LengthsSection, ModelSection, Scenario
 
 KINDS = ("standalone", "hybrid")
 TIMES_OF_OTHERS = ("gen", "wait_for_enough_samples", "deactivate", "activate", "rebalance", "param_sync", "save")
 """Parts of a cycle that are not training."""
 MIN_SAMPLED_LENGTHS = 100
 SYNC_CALLS, ACTIVATE_CALLS, DEACTIVATE_CALLS = 5, 5, 3
-"""Calls one after the other: abort, release, write, restore, resume; offload, wake, weights, wake, resume; and abort,
-sleep, onload. A rebalance is an abort and a resume."""
+"""Calls one after the other: abort, release, write, restore, resume; offload, wake, weights, restore, resume; and
+abort, sleep, onload. A rebalance is an abort and a resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,15 @@ def calibrate(runs: Sequence[RunData]) -> Calibration:
     result.assumed(["reward_s"], 0.0, "assumed")
     result.assumptions.append("Scoring takes no time: a run does not record how long it took.")
     result.assumptions += dict.fromkeys(line for run in runs for line in run.not_simulated)
+    if result.scenario.model == ModelSection():
+        result.assumptions.append(
+            "Sections model and device are placeholders: what they would determine is given under cost. "
+            "`plan --memory` needs yours."
+        )
+    if result.scenario.workload.num_turns > 1:
+        result.assumptions.append(
+            "An engine whose responses are all at a tool counts as busy: decode steps come out too dear."
+        )
     costs = {key: parameter.value for key, parameter in result.parameters.items()}
     base = result.scenario
     lengths, note = _lengths_of(runs[0])
@@ -86,8 +95,12 @@ def calibrate(runs: Sequence[RunData]) -> Calibration:
 
 
 def _later(run: RunData, name: str) -> Column:
-    """Without the first cycle, in which processes warm up."""
-    return run.column(name)[1:]
+    """Of the cycles to fit to."""
+    return run.column(name)[run.fitted]
+
+
+def _durations(run: RunData) -> Column:
+    return np.diff(run.column("training/time_s"), prepend=0.0)[run.fitted]
 
 
 # --- shared cores ---------------------------------------------------------------------------------------------------
@@ -104,13 +117,13 @@ def _held_up(run: RunData, result: Calibration) -> HeldUp:
     """
     num_cores = run.base.cluster.shared_cores
     if not num_cores:
-        return {name: column[1:] * 0.0 for name, column in run.crowded.items()}
+        return {name: column[run.fitted] * 0.0 for name, column in run.crowded.items()}
     cpu_s = _later(run, "perf/control_cpu_s")
     requests = sum(_later(run, f"engine/{kind}/num_requests") for kind in KINDS)
     per_request = mean_of((cpu_s / np.maximum(requests, 1.0)).tolist())
     result.measured("control_per_request_s", per_request, "CPU time of the control process")
-    rate = cpu_s / np.diff(run.column("training/time_s")) / num_cores
-    return {name: column[1:] * rate for name, column in run.crowded.items()}
+    rate = cpu_s / _durations(run) / num_cores
+    return {name: column[run.fitted] * rate for name, column in run.crowded.items()}
 
 
 # --- rollout --------------------------------------------------------------------------------------------------------
@@ -170,7 +183,7 @@ def _fit_training(runs: Sequence[RunData], held_up: Sequence[HeldUp], result: Ca
         required = schedule.ppo_mini_batch_size * (1 if in_steps else schedule.require_batches)
         collections.append(np.ceil(_later(run, "fully_async/trainer/step_consumed_samples") / required))
         others_s = sum(_later(run, f"timing_s/{key}") for key in TIMES_OF_OTHERS)
-        seconds.append(np.diff(run.column("training/time_s")) - others_s - lost_s["training"] / devices)
+        seconds.append(_durations(run) - others_s - lost_s["training"] / devices)
     columns = {"train_token_device_s": np.concatenate(tokens), "train_base_s": np.concatenate(collections)}
     fit = fit_nonnegative(columns, np.concatenate(seconds))
     result.fits["training"] = fit
@@ -189,17 +202,15 @@ def _fit_switches(runs: Sequence[RunData], result: Calibration) -> None:
         if (found > 0.0).any():
             switched[name] = mean_of(found[found > 0.0].tolist())
     call = sync.scaled(1 / SYNC_CALLS)
-    _take_sync(sync, call, switched.get("rebalance"), result)
+    _take_sync(sync, call, switched, result)
     like_sync = "assumed: like a call of a weight sync"
-    for name, keys in {
-        "activate": ("offload_s", "wake_s", "sync_hybrid_s"),
-        "deactivate": ("sleep_s", "onload_s"),
+    for name, (keys, rest) in {
+        "activate": (("offload_s", "wake_s", "sync_hybrid_s"), ("kv_cache_s", "resume_s")),
+        "deactivate": (("sleep_s", "onload_s"), ("abort_s",)),
     }.items():
         if name in switched:
-            # The rest of an activation is resuming, that of a deactivation aborting.
-            known_s = result.parameters["resume_s" if name == "activate" else "abort_s"].value
-            num_calls = len(keys) + ("wake_s" in keys)
-            share = max(0.0, 1.0 - known_s / switched[name].value) / num_calls
+            known_s = sum(result.parameters[key].value for key in rest)
+            share = max(0.0, 1.0 - known_s / switched[name].value) / len(keys)
             for key in keys:
                 result.measured(key, switched[name].scaled(share), f"{name[:-1]}ions")
         else:
@@ -211,18 +222,21 @@ def _fit_switches(runs: Sequence[RunData], result: Calibration) -> None:
         )
 
 
-def _take_sync(sync: Estimate, call: Estimate, rebalance: Estimate | None, result: Calibration) -> None:
-    """Divided evenly, unless rebalances tell what aborting and resuming take together."""
+def _take_sync(sync: Estimate, call: Estimate, switched: Mapping[str, Estimate], result: Calibration) -> None:
+    """Divided evenly, unless rebalances tell what aborting and resuming take together, or activations are quicker."""
     abort, resume, source = call, call, "weight syncs"
-    if rebalance is not None:
+    if (rebalance := switched.get("rebalance")) is not None:
         abort_s = min(call.value, rebalance.value)
         resume_s = min(2 * call.value, rebalance.value - abort_s)
         abort, resume = (rebalance.scaled(seconds / (rebalance.value or 1.0)) for seconds in (abort_s, resume_s))
         source = "rebalances"
     result.measured("abort_s", abort, source)
-    result.measured("kv_cache_s", call, "weight syncs")
+    cache_s = call.value
+    if (activate := switched.get("activate")) is not None:
+        cache_s = min(cache_s, max(0.0, activate.value - resume.value) / (ACTIVATE_CALLS - 1))
+    result.measured("kv_cache_s", sync.scaled(cache_s / (sync.value or 1.0)), "weight syncs")
     result.measured("resume_s", resume, source)
-    rest_s = max(0.0, sync.value - abort.value - 2 * call.value - resume.value)
+    rest_s = max(0.0, sync.value - abort.value - 2 * cache_s - resume.value)
     result.measured("sync_standalone_s", sync.scaled(rest_s / (sync.value or 1.0)), "weight syncs")
     result.assumed(["publish_s"], 0.0, "assumed: hidden behind aborting")
     result.assumptions.append(

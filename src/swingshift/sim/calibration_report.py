@@ -15,9 +15,9 @@ from swingshift.config.loading import load_as
 from swingshift.errors import ConfigError
 from swingshift.sim.calibration_data import RunData
 from swingshift.sim.calibration_fit import Calibration
-from swingshift.sim.presets import check_scenario
 from swingshift.sim.run import run_scenario
 from swingshift.sim.scenario import Scenario
+from swingshift.sim.scenario_checks import check_scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from swingshift.sim.presets import load_scenario, preset_names, suite_names
 from swingshift.sim.run import run_scenario, with_seed
 from swingshift.sim.scenario import Scenario
 from swingshift.sim.scenario_world import num_groups, step_required_samples
+from swingshift.sim.splits import Candidate
 
 Shown = list[RenderableType]
 
@@ -201,7 +202,7 @@ def run_plan(
     if as_json:
         return [_json(_plan_record(scenario, num_devices, found))]
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("split", "lending", "hours", "at least"):
+    for name in ("split", "lending", "wall", "at least"):
         table.add_column(name, justify="left" if name in ("split", "lending") else "right")
     for candidate in sorted(found.simulated, key=lambda c: c.median_s):
         best = candidate in (found.static, found.lending)
@@ -209,8 +210,8 @@ def run_plan(
         table.add_row(
             candidate.split,
             "yes" if candidate.lending else "no",
-            _spread(spread, lambda s: f"{s / 3600:.3f}"),
-            f"{candidate.bound_s / 3600:.3f}",
+            _spread(spread, format_seconds),
+            format_seconds(candidate.bound_s),
             style="bold" if best else None,
         )
     return [table, _plan_text(found)]
@@ -218,19 +219,26 @@ def run_plan(
 
 def _plan_text(found: planner.Plan) -> str:
     lines = [f"{found.num_pruned} splits were not simulated: their bounds are above the best run."]
+    if found.dropped:
+        split, why = found.dropped[-1]
+        lines.append(f"{len(found.dropped)} splits do not fit into memory, such as {split}: {why}.")
     if found.static is not None:
-        lines.append(f"Best without lending: {found.static.split}, {found.static.median_s / 3600:.3f} h.")
-    lines.append(f"Best with lending:    {found.lending.split}, {found.lending.median_s / 3600:.3f} h.")
+        lines.append(f"Best without lending: {found.static.split}, {format_seconds(found.static.median_s)}.")
+    lines.append(f"Best with lending:    {found.lending.split}, {format_seconds(found.lending.median_s)}.")
     if found.saved_s is not None and found.static is not None:
         interval = (
             "one seed, so no interval"
             if found.saved_low_s is None or found.saved_high_s is None
-            else f"95% interval {found.saved_low_s / 3600:+.3f} to {found.saved_high_s / 3600:+.3f} h"
+            else f"95% interval {_signed(found.saved_low_s)} to {_signed(found.saved_high_s)}"
         )
         share = found.saved_s / found.static.median_s
-        lines.append(f"Lending saves {found.saved_s / 3600:+.3f} h ({share:+.1%}; {interval}).")
+        lines.append(f"Lending saves {_signed(found.saved_s)} ({share:+.1%}; {interval}).")
     lines.append(f"Why: {found.why}.")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def _plan_record(scenario: Scenario, num_devices: int, found: planner.Plan) -> dict[str, Any]:
@@ -248,11 +256,13 @@ def _plan_record(scenario: Scenario, num_devices: int, found: planner.Plan) -> d
         "why": found.why,
         "simulated": [_candidate(candidate) for candidate in found.simulated],
         "num_pruned": found.num_pruned,
+        "num_dropped": len(found.dropped),
+        "dropped_because": found.dropped[-1][1] if found.dropped else None,
     }
 
 
-def _candidate(candidate: planner.Candidate) -> dict[str, Any]:
-    return {**asdict(candidate), "median_s": candidate.median_s}
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {"split": candidate.split, **asdict(candidate), "median_s": candidate.median_s}
 
 
 # --- calibrate ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ decode step                ``step_overhead + W / (d·memory_bandwidth·e)`` (all
 … per cached token         ``kv_bytes_per_token / (d·memory_bandwidth·e)``
 prefill, per token         ``2 · num_active_params / (d·flops·e)``
 KV capacity, tokens        ``(d·memory_bytes·memory_fraction − W) / kv_bytes_per_token``
-sleep, wake                ``W / (d·host_bandwidth)``
+sleep, wake                ``W / (d·host_bandwidth)`` (waking the KV cache copies nothing: ``kv_cache_s``)
 sync of a standalone one   ``W / (d·link_bandwidth)``
 sync of a hybrid one       ``2 · W / (d·memory_bandwidth)`` (read and written on the same devices)
 training, per token        ``6 · num_active_params / (a·flops·e)`` on ``a`` devices

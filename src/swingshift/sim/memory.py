@@ -7,7 +7,8 @@ unknown. While lent, a device holds its share of an engine and no training state
 from __future__ import annotations
 
 from swingshift.config.memory_plan import GIB, DeviceState
-from swingshift.sim.scenario import Scenario
+from swingshift.errors import ConfigError
+from swingshift.sim.scenario import ModelSection, Scenario
 from swingshift.sim.scenario_costs import replica_cost
 
 GRADIENT_BYTES = 4
@@ -17,7 +18,8 @@ TIGHT = 0.9
 
 
 def scenario_memory(scenario: Scenario) -> list[DeviceState]:
-    """Raises ConfigError for a scenario whose KV cache cannot hold its longest response."""
+    """Raises ConfigError for a scenario whose KV cache cannot hold its longest response, and for one of no model."""
+    _check_has_model(scenario)
     model, cluster = scenario.model, scenario.cluster
     trained = model.num_params / cluster.trainer_devices
     states = [
@@ -36,6 +38,22 @@ def scenario_memory(scenario: Scenario) -> list[DeviceState]:
     if cluster.rollout_devices:
         states.append(DeviceState("rollout", "rollout", _engine(scenario, hybrid=False)))
     return states
+
+
+def has_model(scenario: Scenario) -> bool:
+    """Where costs are given, as after a calibration, the default model is a placeholder."""
+    cost = scenario.cost
+    return cost.step_base_s is None or cost.train_token_device_s is None or scenario.model != ModelSection()
+
+
+def _check_has_model(scenario: Scenario) -> None:
+    if has_model(scenario):
+        return
+    raise ConfigError(
+        f"model.num_params={scenario.model.num_params:g}: is the default, while cost.step_base_s and "
+        "cost.train_token_device_s give the costs, so what the model holds is not known; set model.num_params, "
+        "model.kv_bytes_per_token and device.memory_bytes to yours"
+    )
 
 
 def _engine(scenario: Scenario, *, hybrid: bool) -> dict[str, int]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from swingshift.config.keys import nearest_word
 from swingshift.config.loading import load_as
 from swingshift.errors import ConfigError
-from swingshift.schedule.base import build_policy
 from swingshift.sim.scenario import Scenario
-from swingshift.sim.scenario_world import to_world
+from swingshift.sim.scenario_checks import check_scenario
 
 FOLDER = Path(__file__).with_name("presets")
 PUBLISHED = ("qwen3.5-35b-a3b-dapo", "separate-async-24xh100")
@@ -53,21 +52,3 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # longer than any name of a file
         return False
-
-
-def check_scenario(scenario: Scenario) -> None:
-    """What cannot work, across sections. Raises ConfigError naming key, value and remedy."""
-    schedule = scenario.async_training
-    alone = scenario.cluster.rollout_devices == 0
-    if alone and not scenario.lends:
-        raise ConfigError(
-            "cluster.rollout_devices=0: without standalone devices nobody generates; set "
-            "async_training.use_dynamic_resource_scheduling=true or give at least "
-            f"{scenario.cluster.devices_per_replica}"
-        )
-    build_policy(
-        schedule.dynamic_schedule_policy,
-        deactivate_ratio=schedule.dynamic_schedule_deactivate_ratio,
-        only_hybrid=alone,
-    )
-    to_world(scenario)

@@ -25,7 +25,10 @@ def _ignore() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCost:
-    """Seconds per step, token and verb; see ``decoding`` for the step's formula."""
+    """Seconds per step, token and verb; see ``decoding`` for the step's formula.
+
+    Waking takes ``wake_s`` for the weights and ``kv_cache_s`` for the KV cache.
+    """
 
     step_base_s: float = 0.01
     step_per_sequence_s: float = 0.0
@@ -237,7 +240,8 @@ class SimReplica:
 
     async def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
         await self._called("wake_up")
-        await self._work(self.cost.wake_s)
+        seconds = {"weights": self.cost.wake_s, "kv_cache": self.cost.kv_cache_s}
+        await self._work(sum(seconds[tag] for tag in tags))
         self._hold_devices(True)
         if "kv_cache" in tags:
             # Awake and paused: requests that arrive now are held until generation resumes.

@@ -18,7 +18,7 @@ from swingshift.runtime.cycle_report import CycleReport
 from swingshift.sim.bound import binding_term, lending_bound_s, static_bound_s
 from swingshift.sim.scenario import Scenario
 from swingshift.sim.scenario_world import split_of, to_world
-from swingshift.sim.work import count_tokens, work_of
+from swingshift.sim.work import ConsumedTokens, TokenCounts, work_of
 from swingshift.sim.world import simulate
 
 SCENARIO_FILE = "scenario.yaml"
@@ -70,11 +70,12 @@ def run_scenario(
     scenario: Scenario, *, out: Path | None = None, on_report: Observer = lambda report: None
 ) -> dict[str, Any]:
     """Simulate to the end; returns a run's summary (``wall_s`` in virtual seconds) and the bound's terms."""
-    totals = RunTotals()
+    totals, consumed = RunTotals(), ConsumedTokens()
     folder = None if out is None else RunFolder(out, scenario)
 
     def observe(report: CycleReport) -> None:
         totals.add(report.row)
+        consumed.add(report.row)
         if folder is not None:
             folder.on_report(report)
         on_report(report)
@@ -87,16 +88,18 @@ def run_scenario(
         world = simulate(config, None if folder is None else lambda world: folder.events.watch(world.session))
         device_seconds = world.session.timeline.totals(world.wall_s)
         summary = summarise(totals, device_seconds, wall_s=world.wall_s, exit_reason=world.exit_reason)
-        summary |= {"name": scenario.name, "seed": scenario.workload.seed, **bound_of(scenario, world.wall_s)}
+        tokens = consumed.counts(scenario.generation.prompt_length)
+        bound = bound_of(scenario, tokens, world.wall_s)
+        summary |= {"name": scenario.name, "seed": scenario.workload.seed, **bound}
     finally:
         if folder is not None:
             folder.close(summary)
     return summary
 
 
-def bound_of(scenario: Scenario, wall_s: float) -> dict[str, Any]:
-    """The bound of this split with lending, what it is made of, and how near the run came."""
-    tokens, split = count_tokens(scenario), split_of(scenario)
+def bound_of(scenario: Scenario, tokens: TokenCounts, wall_s: float) -> dict[str, Any]:
+    """The bound of this split with lending for what was trained on, and how near the run came."""
+    split = split_of(scenario)
     work = work_of(scenario, tokens)
     bound_s = lending_bound_s(work, split)
     alone_s = static_bound_s(work_of(scenario, tokens, lending=False), split)

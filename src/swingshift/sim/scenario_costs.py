@@ -1,4 +1,4 @@
-"""Costs of a scenario: ``hardware``'s, at the scenario's speeds, unless a key of ``cost`` says otherwise."""
+"""Costs of a scenario: ``hardware``'s, unless a key of ``cost`` says otherwise, and all at the scenario's speeds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,9 @@ def replica_cost(scenario: Scenario, *, hybrid: bool = False) -> ReplicaCost:
         memory_fraction=_memory_fraction(scenario, hybrid),
         max_num_seqs=scenario.generation.max_num_seqs,
     )
-    speed = efficiency.rollout_speed
-    scaled = replace(
-        derived,
-        step_base_s=derived.step_base_s / speed,
-        step_per_sequence_s=derived.step_per_sequence_s / speed,
-        step_per_kv_token_s=derived.step_per_kv_token_s / speed,
-        prefill_per_token_s=derived.prefill_per_token_s / speed,
-    )
-    keys = "step_base_s step_per_sequence_s step_per_kv_token_s prefill_per_token_s kv_capacity_tokens"
-    result = _with_given(scaled, scenario, f"{keys} abort_s sleep_s wake_s kv_cache_s resume_s")
+    timed = "step_base_s step_per_sequence_s step_per_kv_token_s prefill_per_token_s"
+    given = _with_given(derived, scenario, f"{timed} kv_capacity_tokens abort_s sleep_s wake_s kv_cache_s resume_s")
+    result = _at_speed(given, timed, efficiency.rollout_speed * (efficiency.hybrid_speed if hybrid else 1.0))
     longest = scenario.generation.prompt_length + scenario.generation.response_length
     if result.kv_capacity_tokens is not None and result.kv_capacity_tokens < longest:
         where = "cost.kv_capacity_tokens" if cost.kv_capacity_tokens else "cluster.devices_per_replica"
@@ -49,7 +42,7 @@ def replica_cost(scenario: Scenario, *, hybrid: bool = False) -> ReplicaCost:
 
 def trainer_cost(scenario: Scenario) -> TrainerCost:
     """Of the whole trainer; training is spread evenly over its devices."""
-    num, speed, per_token = scenario.cluster.trainer_devices, scenario.efficiency.train_speed, scenario.cost
+    num, token_s, training = scenario.cluster.trainer_devices, scenario.cost.train_token_device_s, scenario.training
     derived = hardware.trainer_cost(
         _model(scenario),
         _device(scenario),
@@ -57,13 +50,19 @@ def trainer_cost(scenario: Scenario) -> TrainerCost:
         devices_per_replica=scenario.cluster.devices_per_replica,
         efficiency=_efficiency(scenario),
         base_s=scenario.cost.train_base_s,
+        old_log_prob=not training.bypass_mode,
+        ref=training.use_kl_loss,
     )
-    if per_token.train_token_device_s is None:
-        actor_s, log_prob_s = derived.per_token_s / speed, derived.old_log_prob_per_token_s / speed
-    else:
-        actor_s, log_prob_s = per_token.train_token_device_s / num / speed, 0.0
-    scaled = replace(derived, per_token_s=actor_s, old_log_prob_per_token_s=log_prob_s)
-    return _with_given(scaled, scenario, "offload_s onload_s publish_s sync_standalone_s sync_hybrid_s")
+    if token_s is not None:
+        # What is given covers all phases.
+        derived = replace(derived, per_token_s=token_s / num, old_log_prob_per_token_s=0.0, ref_per_token_s=0.0)
+    given = _with_given(derived, scenario, "offload_s onload_s publish_s sync_standalone_s sync_hybrid_s")
+    timed = "base_s per_token_s per_group_s old_log_prob_per_token_s ref_per_token_s adv_per_token_s"
+    return _at_speed(given, timed, scenario.efficiency.train_speed)
+
+
+def _at_speed(cost: Cost, keys: str, speed: float) -> Cost:
+    return replace(cost, **{key: getattr(cost, key) / speed for key in keys.split()})
 
 
 def _with_given(derived: Cost, scenario: Scenario, keys: str) -> Cost:

@@ -137,4 +137,5 @@ def lengths_of(scenario: Scenario) -> Lengths:
 
 
 def split_of(scenario: Scenario) -> Split:
-    return Split(scenario.cluster.trainer_devices, scenario.cluster.rollout_devices)
+    cluster = scenario.cluster
+    return Split(cluster.trainer_devices, cluster.rollout_devices, scenario.efficiency.hybrid_speed)

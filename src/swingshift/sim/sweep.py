@@ -18,6 +18,7 @@ from swingshift.sim.pool import Workers
 from swingshift.sim.presets import load_scenario
 from swingshift.sim.run import run_scenario, with_seed
 from swingshift.sim.scenario import Scenario
+from swingshift.sim.workload import read_lengths
 
 DROPPED = ("device_seconds", "split")
 """Parts of a summary that a table has no use for."""
@@ -29,12 +30,18 @@ class Point:
 
     settings: Mapping[str, str]
     scenario: Scenario
+    digest: str
+    """See ``digest_of``."""
 
-    @property
-    def digest(self) -> str:
-        """Of everything that determines the result, so that a changed preset is run again."""
-        text = json.dumps(self.scenario.model_dump(exclude={"description", "sources", "assumptions"}), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+def digest_of(scenario: Scenario) -> str:
+    """Of everything that determines the result, so that a changed preset or file of lengths is run again."""
+    text = json.dumps(scenario.model_dump(exclude={"description", "sources", "assumptions"}), sort_keys=True)
+    found = hashlib.sha256(text.encode())
+    lengths = scenario.workload.lengths
+    if lengths.kind == "empirical" and lengths.file is not None:
+        found.update(json.dumps(read_lengths(Path(lengths.file))).encode())
+    return found.hexdigest()[:16]
 
 
 def parse_grid(axes: Sequence[str]) -> dict[str, list[str]]:
@@ -60,7 +67,9 @@ def points(source: str, overrides: Sequence[str], grid: Mapping[str, Sequence[st
         except ConfigError as error:
             mistakes += str(error).splitlines()
             continue
-        found += [Point(settings, with_seed(scenario, scenario.workload.seed + k)) for k in range(num_seeds)]
+        for seed in range(scenario.workload.seed, scenario.workload.seed + num_seeds):
+            seeded = with_seed(scenario, seed)
+            found.append(Point(settings, seeded, digest_of(seeded)))
     if mistakes:
         raise ConfigError("\n".join(dict.fromkeys(mistakes)))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swingshift.sim.bound import Work
@@ -13,7 +14,7 @@ from swingshift.sim.scenario_world import lengths_of, num_groups, to_world
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Of a whole run."""
+    """Of a whole workload, or of what a run trained on."""
 
     groups: int
     responses: int
@@ -24,7 +25,33 @@ class TokenCounts:
     """Tokens in KV caches, summed over every decode step of every response."""
 
 
+class ConsumedTokens:
+    """Adds up, cycle by cycle, what a run trained on. What was evicted or failed is work that it could do without."""
+
+    def __init__(self) -> None:
+        self._sums = dict.fromkeys(_CONSUMED, 0.0)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        for name in _CONSUMED:
+            self._sums[name] += row[name]
+
+    def counts(self, prompt_length: int) -> TokenCounts:
+        groups, responses, prompt, response, squares = self._sums.values()
+        cached = prompt_length * response + squares / 2
+        return TokenCounts(int(groups), int(responses), int(prompt), int(response), cached)
+
+
+_CONSUMED = (
+    "fully_async/trainer/step_consumed_samples",
+    "fully_async/trainer/step_consumed_trajectories",
+    "perf/num_prompt_tokens",
+    "perf/tokens",
+    "response_length/sum_squares",
+)
+
+
 def count_tokens(scenario: Scenario) -> TokenCounts:
+    """Of all groups of the workload: what a run trains on that evicts none."""
     draw, n, prompt = lengths_of(scenario), scenario.generation.n, scenario.generation.prompt_length
     longest, groups = scenario.generation.response_length, num_groups(scenario)
     num_tokens, cached = 0, 0.0
@@ -37,7 +64,7 @@ def count_tokens(scenario: Scenario) -> TokenCounts:
 
 
 def work_of(scenario: Scenario, tokens: TokenCounts | None = None, *, lending: bool = True) -> Work:
-    """Training and rollout at its best batch.
+    """Training and rollout at its best batch, the latter in seconds of standalone devices.
 
     A response token costs its own part of the decode steps it is in (its sequence's and its cached tokens' cost)
     and of what a step costs whatever the batch at least the larger of one slot's part and its part of the KV
