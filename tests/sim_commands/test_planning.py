@@ -151,3 +151,17 @@ def test_the_best_static_split_is_the_best(overrides: list[str]) -> None:
 )
 def test_students_quantiles(df: int, quantile: float) -> None:
     assert students_t(df) == pytest.approx(quantile, abs=6e-5)
+
+
+def test_runs_that_evict_groups_are_compared_by_what_they_trained() -> None:
+    """They end sooner for having trained on less: that is not faster."""
+    evicting = [
+        "v1.trainer_mode=separate_async",
+        "v1.replay_buffer.max_off_policy_threshold=1",
+        "v1.num_warmup_batches=2",
+        "workload.num_cycles=4",
+    ]
+    scenario = load_scenario("train-bound-8", evicting)
+    assert run_scenario(scenario)["num_dropped_groups"] > 0
+    for candidate in plan(scenario, 8, num_seeds=1, num_cycles=4, num_processes=1).simulated:
+        assert candidate.median_s >= candidate.bound_s, candidate.split

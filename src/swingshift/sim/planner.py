@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from swingshift.errors import ConfigError
 from swingshift.sim.plan_reason import explain, shares_of
@@ -129,12 +130,17 @@ class _Search:
         done = replace(
             candidate,
             bound_s=candidate.bound_s * self._factor,
-            wall_s=tuple(summaries[k]["wall_s"] * self._factor for k in range(len(seeds))),
+            wall_s=tuple(self._whole_s(summaries[k]) for k in range(len(seeds))),
             shares=shares_of(list(summaries.values())),
         )
         self.simulated.append(done)
         self._on_result(done)
         return done
+
+    def _whole_s(self, summary: Mapping[str, Any]) -> float:
+        """What training on all groups takes at this pace. A run that evicts many trains on fewer, and ends sooner."""
+        num_trained = max(1, summary["num_consumed_groups"])
+        return float(summary["wall_s"] * self._factor * num_groups(self._scenario) / num_trained)
 
 
 def _shortened(scenario: Scenario, num_cycles: int) -> Scenario:
