@@ -147,3 +147,21 @@ def test_modes_that_take_turns_cannot_be_planned_without_lending(
     assert main(["plan", PRESET, *ALONE, "--devices", "24", "--cycles", "1", f"v1.trainer_mode={mode}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: v1.trainer_mode={mode}: ") and line.endswith("use separate_async")
+
+
+@pytest.mark.parametrize("threshold", [1, 2])
+@pytest.mark.parametrize("mode", ["separate_async", "colocate_async"])
+def test_every_group_is_in_the_summary(mode: str, threshold: int) -> None:
+    """Also those that are evicted in a last step that trains nothing, and so has no row."""
+    alone = ["cluster.rollout_devices=0"] if mode == "colocate_async" else []
+    overrides = [
+        f"v1.trainer_mode={mode}",
+        f"v1.replay_buffer.max_off_policy_threshold={threshold}",
+        "workload.num_cycles=2",
+        *alone,
+    ]
+    scenario = load_scenario("train-bound-8", overrides)
+    for num in (num_groups(scenario), num_groups(scenario) + 1):
+        summary = run_scenario(load_scenario("train-bound-8", [*overrides, f"workload.num_groups={num}"]))
+        counted = [summary[f"num_{what}_groups"] for what in ("consumed", "dropped", "failed")]
+        assert sum(counted) == num, counted

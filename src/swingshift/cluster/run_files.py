@@ -132,11 +132,15 @@ class RunFiles:
         self._sinks.close(RunOutcome(exit_reason) if is_known else RunOutcome.FAILED)
         if self._console is not None:
             self._console.close()
-        summary = summarise(self._totals, device_seconds, wall_s=wall_s, exit_reason=exit_reason)
+        summary = summarise(
+            self._totals,
+            device_seconds,
+            wall_s=wall_s,
+            exit_reason=exit_reason,
+            num_failed=self._num_failed,
+            num_dropped=self._num_evicted,
+        )
         summary["validation"] = self._validation
-        # A cycle that trains nothing, or ends with an error, has no row to tell it.
-        summary["num_failed_groups"] = max(summary["num_failed_groups"], self._num_failed)
-        summary["num_dropped_groups"] = max(summary["num_dropped_groups"], self._num_evicted)
         write_summary(self._folder / "summary.json", summary)
         self.live.close()
         if summary["num_cycles"]:

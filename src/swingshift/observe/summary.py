@@ -89,8 +89,13 @@ def summarise(
     *,
     wall_s: float,
     exit_reason: str,
+    num_failed: int = 0,
+    num_dropped: int = 0,
 ) -> dict[str, Any]:
     """Everything ``summary.json`` holds. ``device_seconds`` is ``Timeline.totals``; seconds, tokens, counts.
+
+    ``num_failed`` and ``num_dropped`` (groups, since training began) are those of the ledger at the end: a cycle that
+    trains nothing, or ends with an error, has no row to tell them.
 
     Utilizations follow the metrics' formulas with numerators and denominators summed over the run;
     ``device_busy_ratio`` is the share of all device-seconds spent generating or training.
@@ -105,8 +110,8 @@ def summarise(
         "num_consumed_groups": int(sums["fully_async/trainer/step_consumed_samples"]),
         "num_consumed_trajectories": int(trajectories),
         "num_partial_samples": int(sums["fully_async/partial/total_partial_num"]),
-        "num_failed_groups": int(totals.last.get("fully_async/count/failed_samples", 0)),
-        "num_dropped_groups": int(totals.last.get("fully_async/count/dropped_samples", 0)),
+        "num_failed_groups": max(num_failed, int(totals.last.get("fully_async/count/failed_samples", 0))),
+        "num_dropped_groups": max(num_dropped, int(totals.last.get("fully_async/count/dropped_samples", 0))),
         "reward_first_tenth": first,
         "reward_last_tenth": last,
         "reward_gain": None if first is None or last is None else last - first,

@@ -87,7 +87,15 @@ def run_scenario(
     try:
         world = simulate(config, None if folder is None else lambda world: folder.events.watch(world.session))
         device_seconds = world.session.timeline.totals(world.wall_s)
-        summary = summarise(totals, device_seconds, wall_s=world.wall_s, exit_reason=world.exit_reason)
+        ledger = world.session.rollouter.ledger
+        summary = summarise(
+            totals,
+            device_seconds,
+            wall_s=world.wall_s,
+            exit_reason=world.exit_reason,
+            num_failed=ledger.num_failed,
+            num_dropped=ledger.num_evicted,
+        )
         tokens = consumed.counts(scenario.generation.prompt_length)
         bound = bound_of(scenario, tokens, world.wall_s)
         summary |= {"name": scenario.name, "seed": scenario.workload.seed, **bound}
