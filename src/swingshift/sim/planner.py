@@ -140,7 +140,7 @@ class _Search:
     def _whole_s(self, summary: Mapping[str, Any]) -> float:
         """What training on all groups takes at this pace. A run that evicts many trains on fewer, and ends sooner."""
         num_trained = max(1, summary["num_consumed_groups"])
-        return float(summary["wall_s"] * self._factor * num_groups(self._scenario) / num_trained)
+        return float(summary["wall_s"]) * (self._factor * num_groups(self._scenario) / num_trained)
 
 
 def _shortened(scenario: Scenario, num_cycles: int) -> Scenario:
