@@ -139,8 +139,8 @@ class _Search:
 
     def _whole_s(self, summary: Mapping[str, Any]) -> float:
         """What training on all groups takes at this pace. A run that evicts many trains on fewer, and ends sooner."""
-        num_trained = max(1, summary["num_consumed_groups"])
-        return float(summary["wall_s"]) * (self._factor * num_groups(self._scenario) / num_trained)
+        num_trained, wall_s = int(summary["num_consumed_groups"]), float(summary["wall_s"])
+        return wall_s * (self._factor * num_groups(self._scenario) / max(1, num_trained))
 
 
 def _shortened(scenario: Scenario, num_cycles: int) -> Scenario:
