@@ -9,8 +9,8 @@ from campaign import Campaign
 
 
 @pytest.mark.ray
-def test_a_run_survives_the_death_of_each_of_its_processes(launch_own):
-    campaign = Campaign(lambda overrides: launch_own("async_training.health_check_interval_s=1", *overrides))
+def test_a_run_survives_the_death_of_each_of_its_processes(launch):
+    campaign = Campaign(lambda overrides: launch("async_training.health_check_interval_s=1", *overrides))
     campaign.more_cycles(2)
     campaign.standalone_gets(signal.SIGKILL)
     campaign.more_cycles(2)
