@@ -27,10 +27,10 @@ compare-separate-async: setup
 live-vs-simulated: setup
 	$(BIN)/python benchmarks/live_vs_simulated.py --out runs/live-vs-simulated
 
-# Runs with real processes come one after the other: each has both cores to itself.
+# Runs with real processes wait for each other a third of the time: two side by side. Each has a Ray of its own.
 test: setup lint
 	$(BIN)/python -m pytest -n 2 -m "not ray"
-	$(BIN)/python -m pytest -m ray
+	$(BIN)/python -m pytest -n 2 --maxschedchunk 1 -m ray
 
 SEEDS ?= 1000
 START ?= 0

@@ -68,9 +68,9 @@ def launch_own(tmp_path: Path, tiny_model: Path) -> Iterator[Launch]:
 def launch(launch_own: Launch, cluster: Cluster) -> Iterator[Launch]:
     """Starts runs on the shared cluster, and sees that they leave it as it was."""
 
-    def launch(*arguments: str, folder: Path | None = None) -> Run:
-        environment = {"RAY_ADDRESS": cluster.address, "RAY_AUTH_MODE": "token"}
-        return launch_own(*arguments, folder=folder, environment=environment)
+    def launch(*arguments: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> Run:
+        there = {"RAY_ADDRESS": cluster.address, "RAY_AUTH_MODE": "token"}
+        return launch_own(*arguments, folder=folder, environment={**(environment or {}), **there})
 
     yield launch
     deadline = time.monotonic() + 10

@@ -59,7 +59,8 @@ def check_files(run, *, groups, devices, lends):
 def check_console(run):
     """On a plain stream: notes, lines of cycles, the summary. Nothing else, and nothing on standard error."""
     assert run.stderr == "", run.report()
-    known = r"starting |ready after |resuming from |\[[\d.:]+( s)?\] cycle |Run summary|ended |everything is in "
+    notes = r"starting |ready after |resuming from |metrics for Prometheus: "
+    known = notes + r"|\[[\d.:]+( s)?\] cycle |Run summary|ended |everything is in "
     head = run.stdout.partition("Run summary")[0]
     assert all(re.match(known, line) for line in head.splitlines()), run.report()
     assert "finished" in run.stdout and "everything is in" in run.stdout

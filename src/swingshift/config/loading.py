@@ -61,6 +61,9 @@ def load_as(schema: type[S], files: Sequence[Path | str], overrides: Sequence[st
 
 def _resolve(schema: type[Section], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """The values with interpolations replaced; those that cannot be are left out and reported."""
+    text = repr(values)
+    if "${" not in text and "???" not in text:
+        return dict(values), []  # OmegaConf nodes for every key of the schema are most of the time of loading
     defaults = schema().model_dump()
     full = OmegaConf.create(layers.merge(defaults, values))
     problems: list[Problem] = []
