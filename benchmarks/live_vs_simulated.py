@@ -38,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/live-vs-simulated"))
     parser.add_argument("--groups", type=int, default=1280, help="sample groups a run trains on")
-    parser.add_argument("--repeats", type=int, default=1, help="seeds, each with two live runs")
+    parser.add_argument("--repeats", type=int, default=3, help="seeds, each with two live runs")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="passed to every live run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

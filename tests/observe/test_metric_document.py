@@ -9,7 +9,7 @@ import torch
 from swingshift.core.metric_table import METRICS, STEP_METRICS
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup, SamplingParams
 from swingshift.observe.metric_document import WORKER_METRICS, to_markdown
-from swingshift.runtime.validation import Validator
+from swingshift.runtime.validator import Validator
 from swingshift.training.losses import SUM_NAMES, ActorLoss
 from swingshift.training.metrics import CollectionMetrics
 

@@ -244,7 +244,7 @@ def test_a_replica_dies_during_validation(name: str, when: float) -> None:
     for policy in (ScriptedSwitch(wanted=6), None):
         world = simulate(lending(policy=policy, test_freq=1, validate=validate), at((when, die(name))))
         assert_conserved(world, 48)
-        assert world.session.take_validation_row() == {"val/version": 6.0}
+        assert world.session.validations.take_row() == {"val/version": 6.0}
 
 
 def test_a_borrowed_replica_that_cannot_be_woken_is_done_without() -> None:

@@ -10,7 +10,7 @@ import pytest
 from swingshift.core.types import FinishReason, Prompt, Sample, SampleGroup, SamplingParams
 from swingshift.errors import DataError, ReplicaDiedError
 from swingshift.runtime.client import GenerationClient
-from swingshift.runtime.validation import Validator
+from swingshift.runtime.validator import Validator
 
 
 class Client:

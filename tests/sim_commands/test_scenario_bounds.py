@@ -29,7 +29,7 @@ KINDS = [
     ["workload.lengths.kind=drifting"],
 ]
 IN_STEPS = ["v1.trainer_mode=separate_async", "v1.separate_async.hybrid_rollout.enable_switch=true"]
-FRACTIONS = ["0", "5e-324", "1e-300", "1e-100", "1e-90", "1e-30", "1e-9", "1e-6", "200", "1e6", "1e9", "1e18", "1e24"]
+FRACTIONS = ["0", "5e-324", "1e-100", "1e-90", "1e-9", "1e-6", "200", "1e6", "1e9", "1e24"]
 LARGE = ["1e29", "1e30", "1e300", "-1e308", ".nan", ".inf", str(2**63 - 1), str(2**63), str(10**30)]
 WHOLE = ["0", "1", "-1", *LARGE]
 
@@ -58,10 +58,10 @@ def test_a_number_is_refused_or_its_run_ends(key: Key) -> None:
         kinds = KINDS if key.path.startswith("workload.lengths") else KINDS[:1]
         if key.path == "workload.lengths.values":
             kinds = [["workload.lengths.kind=empirical"]]
+        if key.path.startswith("v1."):
+            kinds = [IN_STEPS]
         for kind in kinds:
             run(*kind, f"{key.path}={value}")
-        if key.path.startswith("v1."):
-            run(*IN_STEPS, f"{key.path}={value}")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +15,17 @@ from swingshift.core.buffer import GroupStore
 from swingshift.core.lifecycle import LendingState
 from swingshift.core.routing import Lease, RoutingTable
 from swingshift.core.staleness import StalenessBudget
-from swingshift.core.types import FinishReason, SampleGroup, SamplingParams, TokenOutput, WeightVersion
+from swingshift.core.types import FinishReason, ReplicaKind, SampleGroup, SamplingParams, TokenOutput, WeightVersion
 from swingshift.runtime.client import PartialResponse
 from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.ports import Replica
 from swingshift.runtime.queue import SampleQueue
+from swingshift.runtime.replica_calls import ReplicaCalls
 from swingshift.runtime.rollouter import Buffered, Rollouter
 from swingshift.runtime.save_call import SaveCall
 from swingshift.runtime.session import Session
 from swingshift.runtime.training_call import TrainingCall
-from swingshift.runtime.validation import Validator
+from swingshift.runtime.validator import Validator
 from swingshift.schedule.default import RATIO_DECREASE, DefaultDynamicSchedulePolicy
 from swingshift.sim.fault_draw import draw_case
 from swingshift.sim.soak_run import run_case
@@ -131,11 +133,11 @@ async def _activate(self: DynamicResourceController, *, state_first: bool, route
         await self._trainer_call("offload", self._trainer.offload())
         if routed_first:
             self._balancer.add(self.hybrid)
-        failed = await self._try_each(self.hybrid, self._wake)
+        failed = await self._try_each(self.hybrid, partial(self._calls.wake, version=self.version))
         await self._put_back(failed)
         if not routed_first:
             self._balancer.add(self.hybrid)
-        await self._put_back(await self._try_each(self.hybrid, self._resume))
+        await self._put_back(await self._try_each(self.hybrid, self._calls.resume))
         self.state = LendingState.HYBRID_ACTIVE
         self.costs.activated(0.1)
         return True
@@ -163,7 +165,7 @@ def failures_swallowed(patch: Patch) -> None:
         self: DynamicResourceController, replicas: Iterable[Replica], step: Callable[[Replica], Awaitable[object]]
     ) -> dict[Replica, Exception]:
         failed = await try_each(self, replicas, step)
-        return {} if step == self._wake else failed
+        return {} if getattr(step, "func", step) == self._calls.wake else failed
 
     patch.setattr(DynamicResourceController, "_try_each", swallow)
 
@@ -171,12 +173,20 @@ def failures_swallowed(patch: Patch) -> None:
 def rejoined_without_weights(patch: Patch) -> None:
     """A hybrid engine that was made anew while lent gets requests, but no weights."""
 
-    async def wake(self: DynamicResourceController, replica: Replica) -> None:
-        await self._bounded(replica.wake_up(("weights", "kv_cache")))
-        if replica in self.hybrid:
-            await self._bounded(self._weight_sync.sync_hybrid(replica, self.version))
+    init = DynamicResourceController.__init__
 
-    patch.setattr(DynamicResourceController, "_wake", wake)
+    def begin(self: DynamicResourceController, **parts: Any) -> None:
+        init(self, **parts)
+        calls = self._calls
+
+        async def wake(replica: Replica, version: WeightVersion) -> None:
+            await calls.bounded(replica.wake_up(("weights", "kv_cache")))
+            if replica in self.hybrid:
+                await calls.bounded(parts["weight_sync"].sync_hybrid(replica, version))
+
+        calls.wake = wake
+
+    patch.setattr(DynamicResourceController, "__init__", begin)
 
 
 def rejoined_asleep(patch: Patch) -> None:
@@ -184,7 +194,7 @@ def rejoined_asleep(patch: Patch) -> None:
 
     async def rejoin(self: DynamicResourceController, replica: Replica, restart: Any) -> None:
         async with self._busy:
-            self.hybrid.append(await self._bounded(restart(replica)))
+            self.hybrid.append(await self._calls.bounded(restart(replica)))
             if self.is_hybrid_active:
                 self._balancer.add(self.hybrid[-1:])
 
@@ -207,32 +217,32 @@ def trainer_memory_kept(patch: Patch) -> None:
 def stale_kv(patch: Patch) -> None:
     """Where the cache is kept over a weight sync, its prefixes are kept too."""
 
-    async def write(self: DynamicResourceController, replica: Replica, version: WeightVersion) -> None:
+    async def write(self: ReplicaCalls, replica: Replica, version: WeightVersion) -> None:
         sync = self._weight_sync
-        if replica in self.hybrid:
-            await self._bounded(sync.sync_hybrid(replica, version))
+        if replica.kind is ReplicaKind.HYBRID:
+            await self.bounded(sync.sync_hybrid(replica, version))
         else:
-            await self._bounded(sync.sync_standalone(replica, version))
+            await self.bounded(sync.sync_standalone(replica, version))
         if self._release_kv_cache:
-            await self._bounded(replica.resume_kv_cache())
+            await self.bounded(replica.resume_kv_cache())
 
-    patch.setattr(DynamicResourceController, "_write_weights", write)
+    patch.setattr(ReplicaCalls, "write_weights", write)
 
 
 def abort_not_acknowledged(patch: Patch) -> None:
     """Weights are written while requests may still be running."""
 
-    async def make_ready(self: DynamicResourceController, replica: Replica) -> None:
+    async def make_ready(self: ReplicaCalls, replica: Replica) -> None:
         self.__dict__.setdefault("unawaited", []).append(asyncio.ensure_future(replica.abort()))
 
-    patch.setattr(DynamicResourceController, "_make_ready", make_ready)
+    patch.setattr(ReplicaCalls, "make_ready", make_ready)
 
 
 def call_without_deadline(patch: Patch) -> None:
-    async def unbounded(self: DynamicResourceController, call: Awaitable[object]) -> object:
+    async def unbounded(self: ReplicaCalls, call: Awaitable[object]) -> object:
         return await call
 
-    patch.setattr(DynamicResourceController, "_bounded", unbounded)
+    patch.setattr(ReplicaCalls, "bounded", unbounded)
 
 
 def dead_replica_ends_the_run(patch: Patch) -> None:

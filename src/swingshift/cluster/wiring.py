@@ -20,7 +20,7 @@ from swingshift.runtime.ports import ReplicaStarter
 from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.session import Session
 from swingshift.runtime.session_parts import Ports, SessionSettings
-from swingshift.runtime.validation import Validator
+from swingshift.runtime.validator import Validator
 from swingshift.schedule.base import DynamicSchedulePolicyBase, build_policy
 
 

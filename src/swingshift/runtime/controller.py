@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from functools import partial
 
 from swingshift.core.cost import SwitchCosts
 from swingshift.core.lifecycle import LendingState, advance
@@ -18,13 +18,10 @@ from swingshift.errors import NoReplicaError, ReplicaDiedError, ReplicaError, Tr
 from swingshift.runtime.lanes import DeviceLanes
 from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.ports import Replica, TrainWorker, WeightSync
+from swingshift.runtime.replica_calls import NoAnswerError, ReplicaCalls
 from swingshift.schedule.base import Rebalance
 
 logger = logging.getLogger(__name__)
-
-SLEEP_LEVEL = 2
-
-T = TypeVar("T")
 
 
 class DynamicResourceController:
@@ -56,9 +53,9 @@ class DynamicResourceController:
         self._lanes = lanes
         self._now = now
         self._timeout_s = call_timeout_s
+        self._calls = ReplicaCalls(weight_sync, call_timeout_s, release_kv_cache)
         self._awake_failed: dict[Replica, Exception] = {}
         """Hybrid replicas taken out while lent: they must sleep before the trainer touches their devices."""
-        self._release_kv_cache = release_kv_cache
         self._busy = asyncio.Lock()
         """Held by whoever changes weights or membership: restarted replicas join between two operations."""
         self.on_lost: Callable[[Replica, Exception], None] = lambda replica, error: None
@@ -105,10 +102,10 @@ class DynamicResourceController:
             with self._lanes.phase(devices, DeviceState.SYNCING):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._trainer_call("publish weights", self._weight_sync.publish(version)))
-                    tasks.create_task(self._each(serving, self._make_ready))
-                await self._each(self._living(serving), lambda r: self._write_weights(r, version))
+                    tasks.create_task(self._each(serving, self._calls.make_ready))
+                await self._each(self._living(serving), partial(self._calls.write_weights, version=version))
                 self.version = version
-                await self._each(self._living(serving), self._resume)
+                await self._each(self._living(serving), self._calls.resume)
             serving = self._living(serving)
             newcomers = [r for r in serving if r not in self._balancer.members()]
             self._balancer.restore(serving)
@@ -126,9 +123,9 @@ class DynamicResourceController:
         async with self._busy:
             if self.version >= 0:
                 with self._lanes.phase(replica.devices, DeviceState.SYNCING):
-                    await self._make_ready(replica)
-                    await self._write_weights(replica, self.version)
-                    await self._resume(replica)
+                    await self._calls.make_ready(replica)
+                    await self._calls.write_weights(replica, self.version)
+                    await self._calls.resume(replica)
                 self._balancer.add((replica,))
             self.standalone.append(replica)
 
@@ -139,14 +136,14 @@ class DynamicResourceController:
         requests; else it waits to be lent. Raises ReplicaError if it fails; it has not joined then.
         """
         async with self._busy:
-            another = await self._bounded(restart(replica))
+            another = await self._calls.bounded(restart(replica))
             # With the engine its memory is gone.
             self._awake_failed.pop(replica, None)
             if self.is_hybrid_active:
                 with self._lanes.phase(another.devices, DeviceState.SWITCHING):
                     try:
-                        await self._wake(another)
-                        await self._resume(another)
+                        await self._calls.wake(another, self.version)
+                        await self._calls.resume(another)
                     except ReplicaError as error:
                         await self._put_back({another: error})
                         raise
@@ -158,20 +155,7 @@ class DynamicResourceController:
         async with self._busy:
             routable = self._balancer.routable()
             self._balancer.suspend(routable)
-            await self._each(routable, lambda r: self._bounded(r.abort()))
-
-    async def _make_ready(self, replica: Replica) -> None:
-        await self._bounded(replica.abort())
-        if self._release_kv_cache:
-            await self._bounded(replica.release_kv_cache())
-
-    async def _write_weights(self, replica: Replica, version: WeightVersion) -> None:
-        if replica in self.hybrid:
-            await self._bounded(self._weight_sync.sync_hybrid(replica, version))
-        else:
-            await self._bounded(self._weight_sync.sync_standalone(replica, version))
-        # Also where the cache was kept: prefixes cached under the old weights must be forgotten.
-        await self._bounded(replica.resume_kv_cache())
+            await self._each(routable, lambda r: self._calls.bounded(r.abort()))
 
     # --- lending ----------------------------------------------------------------------------------------------
 
@@ -186,10 +170,10 @@ class DynamicResourceController:
             started = self._now()
             with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
                 await self._trainer_call("offload", self._trainer.offload())
-                failed = await self._try_each(self.hybrid, self._wake)
+                failed = await self._try_each(self.hybrid, partial(self._calls.wake, version=self.version))
                 await self._put_back(failed)
                 self._balancer.add(self.hybrid)
-                failed = await self._try_each(self.hybrid, self._resume)
+                failed = await self._try_each(self.hybrid, self._calls.resume)
                 await self._put_back(failed)
                 if not self.hybrid:
                     await self._put_back(self._awake_failed)
@@ -208,8 +192,8 @@ class DynamicResourceController:
             started = self._now()
             with self._lanes.phase(self._trainer.devices, DeviceState.SWITCHING):
                 self._balancer.remove(self.hybrid)
-                failed = await self._try_each(self.hybrid, self._refuse)
-                failed |= await self._try_each(self._without(failed), self._sleep)
+                failed = await self._try_each(self.hybrid, self._calls.refuse)
+                failed |= await self._try_each(self._without(failed), self._calls.sleep)
                 await self._put_back(failed | self._awake_failed)
                 await self._trainer_call("onload", self._trainer.onload())
             self.state = advance(self.state, LendingState.STANDALONE_ONLY)
@@ -226,56 +210,22 @@ class DynamicResourceController:
             routable = self._balancer.routable()
             if kind is Rebalance.FULL:
                 table.clear_sticky()
-                await self._each(routable, self._abort_and_resume)
+                await self._each(routable, self._calls.abort_and_resume)
                 return
             excess = table.excess()
             for request_ids in excess.values():
                 table.forget_sticky(request_ids)
             moving = [r for r in routable if r.id in excess]
-            await self._each(moving, lambda r: self._move_requests(r, excess[r.id]))
-
-    async def _abort_and_resume(self, replica: Replica) -> None:
-        failed: ReplicaError | None = None
-        try:
-            await self._bounded(replica.abort())
-        except ReplicaError as error:
-            failed = error
-        await self._resume(replica)
-        if isinstance(failed, ReplicaDiedError):
-            raise failed
-        if failed is not None:
-            logger.warning("replica %s kept its requests, it could not abort them: %s", replica.id, failed)
-
-    async def _move_requests(self, replica: Replica, request_ids: Sequence[str]) -> None:
-        try:
-            await self._bounded(replica.abort_requests(request_ids))
-        except ReplicaDiedError:
-            raise
-        except ReplicaError as error:
-            logger.warning("replica %s kept its requests, it could not abort them: %s", replica.id, error)
-
-    async def _wake(self, replica: Replica) -> None:
-        await self._bounded(replica.wake_up(("weights",)))
-        await self._bounded(self._weight_sync.sync_hybrid(replica, self.version))
-        await self._bounded(replica.wake_up(("kv_cache",)))
-
-    async def _resume(self, replica: Replica) -> None:
-        await self._bounded(replica.resume_generation())
-
-    async def _refuse(self, replica: Replica) -> None:
-        await self._bounded(replica.abort(refuse=True))
-
-    async def _sleep(self, replica: Replica) -> None:
-        await self._bounded(replica.sleep(SLEEP_LEVEL))
+            await self._each(moving, lambda r: self._calls.move_requests(r, excess[r.id]))
 
     async def _put_back(self, failed: dict[Replica, Exception]) -> None:
         """Take hybrid replicas that failed a step out; their device must be free of rollout memory afterwards."""
         for replica, error in list(failed.items()):
             self._balancer.remove((replica,))
             try:
-                await self._refuse(replica)
-                await self._sleep(replica)
-            except _NoAnswerError as late:
+                await self._calls.refuse(replica)
+                await self._calls.sleep(replica)
+            except NoAnswerError as late:
                 raise _not_safe(replica, error, late) from error
             except ReplicaDiedError:
                 logger.info("replica %s is gone, and its memory with it", replica.id)
@@ -285,14 +235,6 @@ class DynamicResourceController:
             self._awake_failed.pop(replica, None)
 
     # --- calls ------------------------------------------------------------------------------------------------
-
-    async def _bounded(self, call: Awaitable[T]) -> T:
-        """One call to a replica, within its deadline."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await call
-        except TimeoutError:
-            raise _NoAnswerError(f"no answer within {self._timeout_s:g} s") from None
 
     async def _trainer_call(self, what: str, call: Awaitable[object]) -> None:
         try:
@@ -342,10 +284,6 @@ class DynamicResourceController:
     def why_retired(self) -> str:
         """Who was taken out and why, in one line."""
         return "; ".join(f"{replica_id}: {reason}" for replica_id, reason in self.failures) or "none was configured"
-
-
-class _NoAnswerError(ReplicaDiedError):
-    """The deadline passed. Whether the process lives, and what memory it holds, is unknown."""
 
 
 def _not_safe(replica: Replica, error: Exception, sleep_error: Exception) -> TransitionError:

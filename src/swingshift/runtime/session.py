@@ -26,8 +26,8 @@ from swingshift.core.routing import RoutingTable
 from swingshift.core.timeline import DeviceSpan, Timeline
 from swingshift.core.types import DeviceState, ReplicaKind
 from swingshift.errors import SwingshiftError
-from swingshift.runtime.checkpoint import group_from_json, group_to_json, pending_from_json, pending_to_json
 from swingshift.runtime.client import GenerationClient
+from swingshift.runtime.control_state import ControlState
 from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.cycle_report import CycleReport
 from swingshift.runtime.group_feeder import FeederParts
@@ -36,17 +36,16 @@ from swingshift.runtime.load_balancer import LoadBalancer
 from swingshift.runtime.replay_buffer import ReplayBuffer
 from swingshift.runtime.restarts import ReplicaRestarts
 from swingshift.runtime.rollouter import Rollouter
-from swingshift.runtime.save_call import SaveCall
+from swingshift.runtime.saving import Saving
 from swingshift.runtime.session_parts import Ports, SessionSettings, StepMode
 from swingshift.runtime.signals import WaitBoard
 from swingshift.runtime.step_loop import StepLoop
 from swingshift.runtime.step_rollouter import StepRollouter
 from swingshift.runtime.train_loop import TrainLoop
 from swingshift.runtime.training_call import OnTrained, TrainingCall
-from swingshift.runtime.validation import finish_or_give_up
+from swingshift.runtime.validations import Validations
 from swingshift.runtime.watch import HealthChecks, Watchdog
 from swingshift.schedule.base import DynamicSchedulePolicyBase
-from swingshift.schedule.questions import PolicyQuestions
 
 logger = logging.getLogger(__name__)
 
@@ -72,17 +71,12 @@ class Session:
         self._settings = settings
         self._on_cycle = on_cycle
         self._stop_reason: str | None = None
-        self._validation: asyncio.Task[None] | None = None
-        self._validation_row: dict[str, float] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._saving = SaveCall(settings.train_timeout_s)
-        self._saved: tuple[int, ...] = ()
         self._clock = asyncio.get_running_loop().time
         self._started_s = self._clock()
         self._offset_s = 0.0
         self.board = WaitBoard()
         self.policy = policy.policy if isinstance(policy, StepMode) else policy
-        self._questions = PolicyQuestions(self.policy)
         self.timeline = Timeline(on_span)
         replicas = [*ports.standalone, *ports.hybrid]
         devices = [d for r in ports.standalone for d in r.devices] + list(ports.trainer.devices)
@@ -110,12 +104,30 @@ class Session:
         self.controller.expects_replicas = lambda: self.restarts.is_pending
         self.metrics = CycleMetrics(len(ports.trainer.devices), sum(len(r.devices) for r in ports.standalone))
         self._training = TrainingCall(ports.trainer, self.lanes, settings.train_timeout_s, on_trained)
+        self.validations = Validations(
+            ports.validate,
+            settings.test_freq,
+            self.client,
+            self.balancer,
+            self.controller,
+            self.restarts.wait,
+        )
         self.rollouter: Rollouter | StepRollouter
         self.train_loop: TrainLoop | StepLoop
         if isinstance(policy, StepMode):
             self._build_steps(policy)
         else:
             self._build_fully_async(policy)
+        self._state = ControlState(
+            train_loop=self.train_loop,
+            rollouter=self.rollouter,
+            prompts=ports.prompts,
+            policy=self.policy,
+            costs=self.controller.costs,
+            metrics=self.metrics,
+            training=self._training,
+        )
+        self._saving = Saving(ports.saver, self._state, self.state_dict, self.controller, self.client, settings)
         self.balancer.on_load = lambda replica, load: self.lanes.load_changed(replica.devices, load)
         self.balancer.on_members = self.rollouter.capacity_changed
         self.balancer.on_retired = self.client.give_up
@@ -138,7 +150,7 @@ class Session:
             enable_rebalance=self._settings.enable_rebalance,
             wait_for_replica=self.restarts.wait,
             on_cycle=self._cycle_ended,
-            extra_metrics=self.take_validation_row,
+            extra_metrics=self.validations.take_row,
         )
 
     def _build_steps(self, mode: StepMode) -> None:
@@ -156,9 +168,9 @@ class Session:
             now=self.now,
             wait_for_replica=self.restarts.wait,
             on_cycle=self._cycle_ended,
-            is_validation_due=self._is_validation_due,
-            validate=self._validate,
-            extra_metrics=self.take_validation_row,
+            is_validation_due=self.validations.is_due,
+            validate=self.validations.run,
+            extra_metrics=self.validations.take_row,
         )
 
     def _feeder_parts(self) -> FeederParts:
@@ -206,20 +218,18 @@ class Session:
                 watchers = [tasks.create_task(w.run(), name=type(w).__name__) for w in self._watchers()]
                 self.rollouter.start(tasks)
                 await self.train_loop.run()
-                await self._finish_validation()
+                await self.validations.finish(lambda: self._stop_reason is not None)
                 await self.restarts.cancel()
                 for watcher in watchers:
                     watcher.cancel()
                 self.rollouter.stop()
-                if self.rollouter.ledger.live or self._progress() != self._saved:
-                    await self._collect_tokens()
-                    await self._save()
+                await self._saving.save_at_the_end()
                 await self.rollouter.cancel()
         except BaseExceptionGroup as group:
             error = _first_error(group)
             if isinstance(error, SwingshiftError):
                 error.ended_a_run = True
-            await self._save_after(error)
+            await self._saving.save_after(error)
             raise error from group
         finally:
             await self._training.abandon()
@@ -253,91 +263,12 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         """All control state, as JSON values, at this moment."""
-        ledger = self.rollouter.ledger
-        untrained = self._training.untrained()
-        return {
-            "version": self.train_loop.version,
-            "num_cycles": self.train_loop.num_cycles,
-            "time_s": self.now(),
-            "next_group_id": self.rollouter.next_group_id,
-            "num_consumed": ledger.num_consumed - len(untrained),
-            "num_failed": ledger.num_failed,
-            "num_evicted": ledger.num_evicted,
-            "queued": [group_to_json(g) for g in (*untrained, *self.rollouter.buffered())],
-            "pending": [pending_to_json(p) for p in self.rollouter.pending()],
-            "prompts": self._ports.prompts.state_dict(),
-            "policy": {"kind": type(self.policy).__name__, **self._questions.saved_state()},
-            "switch_costs_s": list(self.controller.costs.round_trips_s),
-            "metrics": self.metrics.state_dict(),
-        }
+        return self._state.read(self.now())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Before ``run``: go on where ``state_dict`` was taken. Prompts in flight then are submitted again."""
-        self.train_loop.version = self.rollouter.version = state["version"]
-        self.train_loop.num_cycles = state["num_cycles"]
+        self._state.restore(state)
         self._offset_s = state["time_s"]
-        self._ports.prompts.load_state_dict(state["prompts"])
-        if state["policy"]["kind"] == type(self.policy).__name__:
-            self._questions.restore(state["policy"])
-        else:
-            logger.warning("the checkpoint is of policy %s; this one starts afresh", state["policy"]["kind"])
-        self.controller.costs.round_trips_s[:] = state["switch_costs_s"]
-        self.metrics.load_state_dict(state["metrics"])
-        self.rollouter.restore(
-            queued=[group_from_json(g) for g in state["queued"]],
-            resubmit=[pending_from_json(p) for p in state["pending"]],
-            next_group_id=state["next_group_id"],
-            num_consumed=state["num_consumed"],
-            num_failed=state["num_failed"],
-            num_evicted=state["num_evicted"],
-        )
-
-    async def _save(self) -> None:
-        if self._ports.saver is not None:
-            what = f"the checkpoint of version {self.train_loop.version}"
-            await self._saving.run(lambda: self._write(self.state_dict(), self._progress()), what)
-
-    async def _write(self, state: Mapping[str, Any], progress: tuple[int, ...]) -> None:
-        assert self._ports.saver is not None
-        await self._ports.saver.save(state["version"], state)
-        self._saved = progress
-
-    async def _collect_tokens(self) -> None:
-        """What replicas have generated of unfinished responses so far belongs into the last checkpoint."""
-        if self._ports.saver is None or not self._settings.partial_rollout or not self.rollouter.ledger.num_in_flight:
-            return
-        try:
-            async with asyncio.timeout(self._settings.call_timeout_s):
-                await self.controller.abort_all()
-                await self.client.idle()
-        except TimeoutError:
-            logger.warning("some replicas did not return what they had generated; it is generated again")
-
-    def _progress(self) -> tuple[int, ...]:
-        """Equal twice: nothing was trained, submitted or given up in between."""
-        ledger = self.rollouter.ledger
-        return (self.train_loop.version, ledger.num_submitted, ledger.num_consumed, ledger.num_failed)
-
-    async def _save_after(self, cause: BaseException) -> None:
-        """What was trained is kept even when the run ends with an error, if the trainer still answers."""
-        timeout_s = self._settings.call_timeout_s
-        await self._training.settle(timeout_s)
-        if self._training.is_in_doubt:
-            # Saved as not trained, its groups might be trained twice, and as trained not at all.
-            logger.error("nothing is saved while training is under way; the checkpoint before stands")
-            cause.add_note("and nothing was saved, because training was still under way")
-            return
-        await self._saving.settle(timeout_s)
-        if self._saving.is_under_way:
-            logger.error("nothing more is saved while a checkpoint is being written; those before stand")
-            cause.add_note("and nothing more was saved, because a checkpoint was still being written")
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._save()
-        except Exception as error:  # Whatever it is, it must not hide what ended the run.
-            logger.error("what was trained could not be saved: %r", error)
-            cause.add_note(f"and the state could not be saved: {error!r}")
 
     # --- the end of a cycle -----------------------------------------------------------------------------------
 
@@ -346,49 +277,16 @@ class Session:
         version, settings = report.version, self._settings
         if settings.save_freq > 0 and version % settings.save_freq == 0:
             started = self.now()
-            await self._save()
+            await self._saving.save()
             self.metrics.add_timings({"save": self.now() - started})
-        if isinstance(self.train_loop, TrainLoop) and self._is_validation_due(version):
-            self._start_validation(version)
-
-    def _is_validation_due(self, version: int) -> bool:
-        test_freq = self._settings.test_freq
-        return self._ports.validate is not None and test_freq > 0 and version % test_freq == 0
-
-    def _start_validation(self, version: int) -> None:
-        """Validation shares the engines with training and never holds it up; one at a time."""
-        if self._validation is not None and not self._validation.done():
-            return
-        assert self._tasks is not None, "validation before run"
-        self._validation = self._tasks.create_task(self._validate(version), name="validation")
-
-    async def _validate(self, version: int) -> None:
-        assert self._ports.validate is not None
-        self._validation_row = await self._ports.validate(self.client, version)
-
-    async def _finish_validation(self) -> None:
-        """Wait for a validation under way, with lent devices if nobody else is there to generate."""
-        if self._validation is None or self._validation.done():
-            return
-        alone = self.balancer.num_members == 0
-        lent = alone and self.controller.can_lend and self._stop_reason is None and await self.controller.activate()
-        if self._stop_reason is not None or (alone and not lent):
-            logger.warning("the validation under way is given up")
-            self._validation.cancel()
-        await finish_or_give_up(
-            self._validation, self.balancer.changed, lambda: self.balancer.num_members > 0, self.restarts.wait
-        )
-        if lent:
-            await self.controller.deactivate()
-
-    def take_validation_row(self) -> dict[str, float]:
-        """Metrics of validations that ended since the last cycle was reported (or this was called)."""
-        row, self._validation_row = self._validation_row, {}
-        return row
+        if isinstance(self.train_loop, TrainLoop) and self.validations.is_due(version):
+            # Cycles end while the run is under way.
+            assert self._tasks is not None
+            self.validations.start(self._tasks, version)
 
     def closing_row(self) -> dict[str, float]:
         """After ``run``, however it ended: what came after the last cycle and has no row to tell it."""
-        row = self.take_validation_row()
+        row = self.validations.take_row()
         if isinstance(self.train_loop, StepLoop):
             row |= self.train_loop.take_validation_cost()
         return row

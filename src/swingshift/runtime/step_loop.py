@@ -7,12 +7,11 @@
                                    └ ▸ on_validate_end ▸ next step
 
 The hooks are methods here, in the order in which a step calls them. ``sync`` and ``colocate_async`` are the same
-loop with a policy that takes turns.
+loop with a policy that takes turns. The devices switch in ``step_switches``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
@@ -26,16 +25,16 @@ from swingshift.errors import ConfigError, NoReplicaError
 from swingshift.runtime.controller import DynamicResourceController
 from swingshift.runtime.cycle_report import CycleReport, LendingCounter
 from swingshift.runtime.lanes import DeviceLanes
-from swingshift.runtime.observations import Decision, Question
+from swingshift.runtime.observations import Question
 from swingshift.runtime.replay_buffer import StepBuffer
 from swingshift.runtime.rollouter import Buffered
 from swingshift.runtime.step_record import StepRecord, StepSettings
 from swingshift.runtime.step_rollouter import StepRollouter
+from swingshift.runtime.step_switches import StepSwitches
+from swingshift.runtime.step_validation import StepValidation
 from swingshift.runtime.stopwatch import Stopwatch
 from swingshift.runtime.training_call import TrainingCall
-from swingshift.runtime.validation import finish_or_give_up
-from swingshift.schedule.base import Rebalance
-from swingshift.schedule.step_policy import StepOutcome, StepPolicy, SwitchDecision
+from swingshift.schedule.step_policy import StepPolicy, SwitchDecision
 
 logger = logging.getLogger(__name__)
 
@@ -75,17 +74,12 @@ class StepLoop:
         self._wait_for_replica = wait_for_replica
         self._on_cycle = on_cycle
         self._is_validation_due = is_validation_due
-        self._run_validation = validate
         self._extra_metrics = extra_metrics
-        self._switches = LendingCounter(controller.costs)
+        self._switches = StepSwitches(controller, policy, buffer, rollouter.ledger, now)
+        self._validation = StepValidation(validate, rollouter, wait_for_replica, now)
+        self._lending = LendingCounter(controller.costs)
         self._stopped = False
         self._borrowed = False
-        self._validating: asyncio.Task[None] | None = None
-        self._validate_s = 0.0
-        self._validate_groups = 0
-        self._has_generated_alone = False
-        self._rate_mark = (0.0, 0)
-        self._decisions: list[Decision] = []
         self._num_ahead = 0
         """Groups outstanding when a step begins, as long as there are prompts."""
         self._step = StepRecord(Stopwatch(now), now())
@@ -95,31 +89,29 @@ class StepLoop:
     def stop(self) -> None:
         """Finish the mini-batch under way, then end the run (synced and reported). Validation is given up."""
         self._stopped = True
-        if self._validating is not None:
-            self._validating.cancel()
+        self._validation.stop()
         self._rollouter.stop()
 
     async def run(self) -> None:
         """Train until the steps or the data end, or ``stop`` is called."""
         await self.on_init_end()
-        self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
+        self._switches.restart_rates()
         await self.on_train_begin()
-        while not self._stopped and self._has_steps_left(self.version) and await self._run_step(self.version + 1):
+        while self._goes_on(self.version) and await self._run_step(self.version + 1):
             pass
         if self._controller.is_hybrid_active:
             await self._controller.deactivate()
 
     def take_validation_cost(self) -> dict[str, float]:
         """Of a validation after the last step, which no step's row has told of; else empty."""
-        if self._validate_s == 0.0:
-            return {}
-        cost = {"seconds": self._validate_s, "generated_samples": float(self._validate_groups)}
-        self._validate_s, self._validate_groups = 0.0, 0
+        seconds, num_groups = self._validation.take_cost()
+        cost = {"seconds": seconds, "generated_samples": float(num_groups)} if seconds else {}
         return {f"separate_async/validate/{name}": value for name, value in cost.items()}
 
-    def _has_steps_left(self, num_done: int) -> bool:
+    def _goes_on(self, num_done: int) -> bool:
+        """Is there a step after ``num_done`` of them?"""
         total = self._settings.total_training_steps
-        return not self._rollouter.is_over and (total is None or num_done < total)
+        return not self._stopped and not self._rollouter.is_over and (total is None or num_done < total)
 
     async def _run_step(self, step: int) -> bool:
         """One global step; False if nothing was left to train on."""
@@ -136,8 +128,10 @@ class StepLoop:
                 self.metrics.add_timings(self._step.watch.seconds)
                 return False
             decision = await self.on_step_end(step)
-        await self._report(step, decision)
-        await self._validate(step)
+        await self._report(decision)
+        if not self._stopped and self._is_validation_due(step):
+            await self._validation.run(step, self.on_validate_begin, self.on_validate_end)
+            self._switches.restart_rates()
         return True
 
     # --- hooks, in order --------------------------------------------------------------------------------------
@@ -146,43 +140,37 @@ class StepLoop:
         """Every replica holds the starting version; whoever lends begins with the devices in rollout."""
         await self._controller.sync_weights(self.version)
         self._rollouter.version = self.version
-        begins = not self._stopped and self._has_steps_left(self.version)
-        if begins and self._policy.lends and self._controller.can_lend:
-            self._decided(Question.LEND, "yes", "the run begins with the devices in rollout", {})
+        if self._goes_on(self.version) and self._policy.lends and self._controller.can_lend:
+            reason = "the run begins with the devices in rollout"
+            self._switches.note(self.version, Question.LEND, True, reason, {})
             await self._controller.activate()
 
     async def on_train_begin(self) -> None:
         """Warm-up: generation gets a head start. What a checkpoint brought back counts."""
-        wanted = self._settings.num_warmup_batches * self._settings.train_batch_size
-        total = self._settings.total_training_steps
-        if total is not None:
-            wanted = min(wanted, max(0, total - self.version) * self._settings.train_batch_size)
-        missing = wanted - self._rollouter.num_outstanding
+        settings = self._settings
+        missing = settings.at_most_needed(settings.num_warmup, self.version) - self._rollouter.num_outstanding
         if missing > 0:
             self._rollouter.submit(missing, self.version + 1)
         # With a warm-up of 0 a run goes on with what its checkpoint had in flight.
-        restored = self._rollouter.num_outstanding if self._settings.needs_warmup else 0
-        self._num_ahead = self._settings.num_warmup_batches * self._settings.train_batch_size or restored
-        begins = not self._stopped and self._has_steps_left(self.version)
-        if begins and self._settings.needs_warmup and self._rollouter.num_outstanding == 0:
+        restored = self._rollouter.num_outstanding if settings.needs_warmup else 0
+        self._num_ahead = settings.num_warmup or restored
+        if self._goes_on(self.version) and settings.needs_warmup and self._rollouter.num_outstanding == 0:
             raise ConfigError(
-                f"trainer.v1.num_warmup_batches={self._settings.num_warmup_batches}: nothing is in flight when the "
+                f"trainer.v1.num_warmup_batches={settings.num_warmup_batches}: nothing is in flight when the "
                 "first step begins, so training and rollout would take turns; give at least 1, or use "
                 "trainer.v1.trainer_mode=sync"
             )
 
     async def on_step_begin(self, step: int) -> None:
         """Take the devices back at once if the inventory is ready (or if lending is switched off)."""
-        self._step.threshold = self._policy.threshold()
-        if not self._controller.is_hybrid_active:
-            return
-        if self._buffer.get_sampleable_count(step) >= self._step.threshold:
-            self._decided_to_take_back(step, self._step.threshold, "at once")
-            await self._switch_to_trainer()
+        threshold = self._step.threshold = self._policy.threshold()
+        if self._controller.is_hybrid_active and self._buffer.get_sampleable_count(step) >= threshold:
+            await self._switches.take_back(self._step, step, threshold, "at once")
 
     async def prepare_step(self, step: int) -> None:
         """Submit the step's prompts; devices still lent generate until enough can be sampled."""
-        self._rollouter.submit(self._num_wanted(step), step)
+        num_wanted = self._settings.num_wanted(step, self._num_ahead, len(self._rollouter.store))
+        self._rollouter.submit(num_wanted, step)
         if not self._controller.is_hybrid_active:
             return
         logger.debug("step %d: lent until %d groups are sampleable", step, self._step.threshold)
@@ -191,8 +179,7 @@ class StepLoop:
         self._step.evictions.add(found.evictions)
         if found.outcome is not Buffered.ENOUGH:
             logger.info("took the devices back with fewer groups than wanted (%s)", found.outcome)
-        self._decided_to_take_back(step, self._step.threshold, f"after a wait: {found.outcome}")
-        await self._switch_to_trainer()
+        await self._switches.take_back(self._step, step, self._step.threshold, f"after a wait: {found.outcome}")
 
     def on_sample_begin(self, step: int) -> float:
         """A mini-batch is wanted: from now on waiting is starvation."""
@@ -206,9 +193,9 @@ class StepLoop:
     async def on_step_end(self, step: int) -> SwitchDecision:
         """Adapt, decide, sync the weights, perhaps lend."""
         current, watch = self._step, self._step.watch
-        self._mark_rates()
-        is_last = self._stopped or not self._has_steps_left(step)
-        outcome = self._outcome()
+        self._switches.mark_rates(current)
+        is_last = not self._goes_on(step)
+        outcome = current.outcome(self._now())
         current.is_idle = outcome.sample_wait_s > self._policy.idle_threshold_ratio * outcome.duration_s
         self._policy.step_ended(outcome)
         self.version = step
@@ -217,12 +204,12 @@ class StepLoop:
             decision = replace(decision, lend=False, reason="keep: no hybrid replica is left to lend")
         logger.debug("step %d: %s", step, decision.reason)
         if self._policy.lends:
-            self._decided(Question.LEND, "yes" if decision.lend else "no", decision.reason, decision.numbers())
+            self._switches.note(step, Question.LEND, decision.lend, decision.reason, decision.numbers())
         turn_started = self._now()
         with watch.time("param_sync"), self._lanes.phase(self._training.devices, DeviceState.SYNCING):
             await self._controller.sync_weights(self.version)
         if decision.lend and self._controller.can_lend and not self._stopped:
-            await self._switch_to_rollout()
+            await self._switches.lend(current)
         self.metrics.add_allocated(self._now() - turn_started)
         current.num_left = self._buffer.get_sampleable_count(step + 1)
         return decision
@@ -238,15 +225,6 @@ class StepLoop:
             self._borrowed = False
             await self._controller.deactivate()
 
-    def _num_wanted(self, step: int) -> int:
-        """A batch. Less if a stop within a step left more than the warm-up, or if the steps left need less."""
-        batch, total = self._settings.train_batch_size, self._settings.total_training_steps
-        limit = self._num_ahead + batch
-        if total is not None:
-            limit = min(limit, (total - step + 1) * batch)
-        # Failed groups that are still in the store will be replaced when they are evicted.
-        return min(batch, max(0, limit - len(self._rollouter.store)))
-
     # --- one mini-batch ---------------------------------------------------------------------------------------
 
     async def _mini_batch(self, step: int, index: int) -> bool:
@@ -261,14 +239,8 @@ class StepLoop:
         watch.add(result.timings_s)
         current.groups = groups
         self.metrics.add_allocated(self._now() - turn_started - (current.lent_s - lent_before_s))
-        self.metrics.add_collection(
-            {},
-            groups,
-            self.version,
-            watch.seconds["gen"] - gen_before_s,
-            current.wait_samples - waited_before,
-            result.metrics,
-        )
+        wait_s, num_waited = watch.seconds["gen"] - gen_before_s, current.wait_samples - waited_before
+        self.metrics.add_collection({}, groups, self.version, wait_s, num_waited, result.metrics)
         return True
 
     async def _sample(self, step: int, index: int) -> list[SampleGroup]:
@@ -282,7 +254,11 @@ class StepLoop:
             # What is missing now was not waited for: it will come while the devices are lent.
             self._step.wait_samples -= self._num_missing(step)
             self.on_sample_end(began_s, found.evictions)
-            await self._generate_alone(step, size * (self._settings.parameter_sync_step - index))
+            if self._controller.can_lend:
+                num_groups = size * (self._settings.parameter_sync_step - index)
+                await self._switches.generate_alone(self._step, step, num_groups)
+            else:
+                await self._wait_for_any_replica()
         with watch.time("gen"):
             groups, more = ([], Evictions()) if self._stopped else await self._buffer.sample(step, size)
         found.evictions.add(more)
@@ -294,118 +270,30 @@ class StepLoop:
         missing = self._settings.mini_batch_size - self._buffer.get_sampleable_count(step)
         return min(max(0, missing), self._rollouter.store.num_unfinished)
 
-    async def _generate_alone(self, step: int, num_groups: int) -> None:
-        """Nobody else can generate any more: let the hybrid replicas do it, then take them back."""
-        watch = self._step.watch
-        if not self._controller.can_lend:
-            began_s = self._now()
-            with watch.time("gen"):
-                is_back = await self._wait_for_replica()
-            self._step.sample_wait_s += self._now() - began_s
-            if is_back or self._stopped:
-                return
+    async def _wait_for_any_replica(self) -> None:
+        """No replica generates and none can be lent."""
+        began_s = self._now()
+        with self._step.watch.time("gen"):
+            is_back = await self._wait_for_replica()
+        self._step.sample_wait_s += self._now() - began_s
+        if not is_back and not self._stopped:
             raise NoReplicaError(f"no replica can generate the next samples ({self._controller.why_retired()})")
-        reason = f"no standalone replica generates; lending the trainer's devices for {num_groups} groups"
-        # Once is news; the steps after it say the same again and again.
-        logger.log(logging.INFO if self._has_generated_alone else logging.WARNING, "%s", reason)
-        self._has_generated_alone = True
-        self._decided(Question.LEND, "yes", reason, {})
-        self._mark_rates()
-        with watch.time("activate"):
-            is_lent = await self._controller.activate()
-        if is_lent:
-            self._policy.switched(to_rollout_s=self._controller.costs.last_activate_s)
-            self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
-            with watch.time("wait_for_enough_samples"):
-                found = await self._buffer.wait_for_sampleable(step, num_groups)
-            self._step.evictions.add(found.evictions)
-            self._decided_to_take_back(step, num_groups, f"after a wait: {found.outcome}")
-            await self._switch_to_trainer()
-        elif not self._controller.expects_replicas():
-            raise NoReplicaError(
-                f"no standalone replica is left and no hybrid one could be woken ({self._controller.why_retired()})"
-            )
-
-    # --- switching --------------------------------------------------------------------------------------------
-
-    async def _switch_to_trainer(self) -> None:
-        self._mark_rates()
-        with self._step.watch.time("deactivate"):
-            await self._controller.deactivate()
-        self._policy.switched(to_trainer_s=self._controller.costs.last_deactivate_s)
-
-    async def _switch_to_rollout(self) -> None:
-        """The cost excludes the standalone sync, which happens without lending too."""
-        watch = self._step.watch
-        with watch.time("activate"):
-            lent = await self._controller.activate()
-        if lent:
-            began_s = self._now()
-            with watch.time("rebalance"):
-                await self._controller.rebalance(Rebalance.PROPORTIONAL)
-            # Moving requests is part of what lending costs.
-            rebalance_s = self._now() - began_s
-            self._policy.switched(to_rollout_s=self._controller.costs.last_activate_s + rebalance_s)
-        self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)
-
-    def _mark_rates(self) -> None:
-        """Credit the time since the last mark to the state the devices were in."""
-        now, generated = self._now(), self._rollouter.ledger.num_generated
-        since_s, before = self._rate_mark
-        self._step.rates.add(self._controller.is_hybrid_active, now - since_s, generated - before)
-        self._rate_mark = (now, generated)
-
-    def _outcome(self) -> StepOutcome:
-        return self._step.outcome(self._now())
 
     # --- the end of a step ------------------------------------------------------------------------------------
 
-    async def _report(self, step: int, decision: SwitchDecision) -> None:
+    async def _report(self, decision: SwitchDecision) -> None:
         current = self._step
         self.metrics.add_timings(current.watch.seconds)
         rollout = self._rollouter.reset_staleness(self.version)
         self.num_cycles += 1
-        figures = current.figures(decision, self._policy.ratio, self._validate_s, self._validate_groups)
-        self._validate_s, self._validate_groups = 0.0, 0
+        figures = current.figures(decision, self._policy.ratio, *self._validation.take_cost())
         row = self.metrics.row(
             now=self._now(),
             global_step=self.version,
             rollout=rollout,
             mq_size=current.num_left,
-            lending=self._switches.cycle(self._policy.ratio),
+            lending=self._lending.cycle(self._policy.ratio),
             extra={**step_metrics(figures), **self._extra_metrics()},
         )
-        state, decisions = self._controller.state.value, tuple(self._decisions)
-        self._decisions.clear()
+        state, decisions = self._controller.state.value, self._switches.take_decisions()
         await self._on_cycle(CycleReport(row, tuple(current.groups), self.version, state, decision.reason, decisions))
-
-    def _decided_to_take_back(self, step: int, threshold: int, when: str) -> None:
-        count = self._buffer.get_sampleable_count(step)
-        numbers = {"sampleable_count": float(count), "threshold": float(threshold)}
-        self._decided(Question.TAKE_BACK, "yes", f"{count} of {threshold} groups sampleable, {when}", numbers)
-
-    def _decided(self, question: Question, answer: str, reason: str, numbers: dict[str, float]) -> None:
-        self._decisions.append(Decision(self._now(), self.version, question, answer, reason, numbers))
-
-    async def _validate(self, step: int) -> None:
-        """Training's own groups in flight go on meanwhile; what that costs is part of the next step's row."""
-        if self._stopped or not self._is_validation_due(step):
-            return
-        started_s, generated = self._now(), self._rollouter.ledger.num_generated
-        await self.on_validate_begin()
-        if not self._stopped:
-            async with asyncio.TaskGroup() as tasks:
-                self._validating = tasks.create_task(self._run_validation(step), name="validation")
-                await finish_or_give_up(
-                    self._validating,
-                    self._rollouter.changed,
-                    lambda: self._rollouter.num_replicas > 0,
-                    self._wait_for_replica,
-                )
-            if self._validating.cancelled():
-                logger.warning("the validation under way is given up")
-        await self.on_validate_end()
-        self._rollouter.validated()
-        self._validate_s = self._now() - started_s
-        self._validate_groups = self._rollouter.ledger.num_generated - generated
-        self._rate_mark = (self._now(), self._rollouter.ledger.num_generated)

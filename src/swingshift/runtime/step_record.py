@@ -27,6 +27,22 @@ class StepSettings:
     def mini_batch_size(self) -> int:
         return self.train_batch_size // self.parameter_sync_step
 
+    @property
+    def num_warmup(self) -> int:
+        return self.num_warmup_batches * self.train_batch_size
+
+    def num_wanted(self, step: int, num_ahead: int, num_stored: int) -> int:
+        """Prompts a step brings: a batch. Less if a stop within a step left more than was ahead, or near the end."""
+        limit = self.at_most_needed(num_ahead + self.train_batch_size, step - 1)
+        # Failed groups that are still in the store will be replaced when they are evicted.
+        return min(self.train_batch_size, max(0, limit - num_stored))
+
+    def at_most_needed(self, num_groups: int, num_done: int) -> int:
+        """``num_groups``, or fewer if the steps left after ``num_done`` need less."""
+        if self.total_training_steps is None:
+            return num_groups
+        return min(num_groups, max(0, self.total_training_steps - num_done) * self.train_batch_size)
+
 
 @dataclass(slots=True)
 class StepRecord:

@@ -11,7 +11,7 @@ from swingshift.runtime.ports import RewardFn
 from swingshift.runtime.restarts import RestartSettings
 from swingshift.runtime.session_parts import StepMode
 from swingshift.runtime.step_record import StepSettings
-from swingshift.runtime.validation import Validator
+from swingshift.runtime.validator import Validator
 from swingshift.schedule.step_policy import EveryStepPolicy, StepPolicy
 from swingshift.schedule.step_switch import HybridRolloutSwitchConfig, StepSwitchPolicy
 from swingshift.sim.replica import ReplicaCost
