@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FakeRun
+from fake_run import FakeRun
 
 from swingshift.cli import main
 from swingshift.observe.metric_rows import is_closing, read_cycle_rows

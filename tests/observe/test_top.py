@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import FakeRun
+from fake_run import FakeRun
 from live_states import LENT, lent
 from rich.console import Console
 
