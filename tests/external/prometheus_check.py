@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 import yaml
 
+from swingshift.observe.metric_rows import read_cycle_rows
+
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 # Cycles long enough for Prometheus, which takes up new targets every five seconds, to see every lending.
 OVERRIDES = (
@@ -123,8 +125,7 @@ def test_prometheus_scrapes_a_run(tmp_path: Path) -> None:
         print("targets seen:", sorted({s["metric"].get("replica", "session") for s in seen_targets(prometheus)}))
         assert training.wait(PATIENCE_S) == 0, (tmp_path / "train.log").read_text()
         eventually(lambda: not prometheus.targets(), "nothing is left to scrape", scraping)
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        check_values(prometheus, rows)
+        check_values(prometheus, list(read_cycle_rows(run / "metrics.jsonl")))
 
 
 def check_dashboard(prometheus: Prometheus) -> None:
