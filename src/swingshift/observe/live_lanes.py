@@ -7,6 +7,7 @@ devices change their state. The bins grow with the cycles of the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from math import ceil, floor
 
 from rich.text import Text
@@ -161,14 +162,20 @@ def _in_pairs(bins: _Bins) -> _Bins:
 
 def _text(sums: Sequence[Sequence[float]]) -> Text:
     text = Text(no_wrap=True)
-    for seconds in sums:
-        most = max(seconds)
-        if most <= 0.0:
-            text.append(" ")
-            continue
-        state = _STATES[seconds.index(most)]
-        text.append(GLYPHS[state], STYLES[state])
+    # Cells alike are one piece: pieces are what drawing takes its time for.
+    for state, cells in groupby(map(_state_of, sums)):
+        num_cells = sum(1 for _ in cells)
+        if state is None:
+            text.append(" " * num_cells)
+        else:
+            text.append(GLYPHS[state] * num_cells, STYLES[state])
     return text
+
+
+def _state_of(seconds: Sequence[float]) -> DeviceState | None:
+    """In which most of the time was spent."""
+    most = max(seconds)
+    return _STATES[seconds.index(most)] if most > 0.0 else None
 
 
 def legend() -> Text:

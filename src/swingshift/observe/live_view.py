@@ -111,6 +111,7 @@ class LiveView:
         height = options.height or console.height
         for line in self._lines(width, max(2, height - _HEIGHT_WITHOUT_LANES)):
             line.truncate(width, overflow="ellipsis")
+            line.no_wrap = True  # it fits; rich need not find that out
             yield line
 
     def _lines(self, width: int, max_lanes: int) -> Iterator[Text]:
