@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,12 +30,14 @@ CLASSES = [kind for kind in _classes() if kind.__module__ == errors.__name__]
 
 
 @pytest.fixture
-def train(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def train(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str]]:
     """``swingshift train`` with this in the place of Ray and its processes: the exit code and the last line."""
 
     def run(body: Callable[[], object]) -> tuple[int, str]:
         monkeypatch.setattr("swingshift.cluster.launch.run_training", lambda config, sources: body())
-        code = main(["train"])
+        code = main(["train", f"trainer.default_local_dir={tmp_path}/run"])
         return code, capfd.readouterr().err.splitlines()[-1]
 
     return run
